@@ -1,0 +1,162 @@
+"""items.parquet in memory: what the service knows of each item, as columns. Row number = vector row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+Rows = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("category", pa.string()),
+        pa.field("brand", pa.string()),
+        pa.field("price", pa.float32()),
+        pa.field("available", pa.bool_(), nullable=False),
+        pa.field("regions", pa.list_(pa.string())),
+        pa.field("popularity", pa.float32(), nullable=False),
+    ]
+)
+"""`regions` null or empty: everywhere. `price` null: unknown. `popularity`: time-decayed, scaled to 0..1."""
+
+_SEPARATOR = "\x1f"
+_NOWHERE = -1
+
+
+class IdIndex:
+    """Finds the rows of item ids: sorted 64-bit hashes beside their rows, memory-mapped; 16 bytes an item."""
+
+    def __init__(self, table: npt.NDArray[np.uint64], ids: pa.ChunkedArray) -> None:
+        self._hashes = table[0]
+        self._rows = table[1]
+        self._ids = ids
+
+    def row(self, item_id: str) -> int | None:
+        """The row of `item_id`, or None when the snapshot does not hold it."""
+        wanted = np.uint64(hash_id(item_id))
+        at = int(np.searchsorted(self._hashes, wanted))
+        while at < len(self._hashes) and self._hashes[at] == wanted:
+            row = int(self._rows[at])
+            if self._ids[row].as_py() == item_id:
+                return row
+            at += 1
+        return None
+
+
+def hash_id(item_id: str) -> int:
+    """64-bit blake2b of the id's UTF-8 bytes."""
+    return int.from_bytes(hashlib.blake2b(item_id.encode(), digest_size=8).digest(), "little")
+
+
+def build_id_index(ids: Iterable[str], count: int) -> npt.NDArray[np.uint64]:
+    """The table [2, count] of `IdIndex` for ids in row order."""
+    hashes = np.fromiter((hash_id(item_id) for item_id in ids), dtype=np.uint64, count=count)
+    order = np.argsort(hashes, kind="stable")
+    return np.stack([hashes[order], order.astype(np.uint64)])
+
+
+class ItemTable:
+    """The items of a snapshot, column by column. n items; all arrays are read-only.
+
+    `category` int32 [n], index into `categories` (-1: none); `price` float32 [n], NaN when unknown;
+    `available` bool [n]; `popularity` float32 [n] in 0..1.
+    """
+
+    def __init__(self, table: pa.Table, id_index: npt.NDArray[np.uint64]) -> None:
+        self.count: int = table.num_rows
+        self._ids = table["item_id"]
+        self._titles = table["title"]
+        self._index = IdIndex(id_index, self._ids)
+        self.price = _numpy(table["price"], np.float32, np.nan)
+        self.available: Mask = _numpy(table["available"], np.bool_, False)
+        self.popularity = _numpy(table["popularity"], np.float32, 0.0)
+        self.category, self.categories = _codes(table["category"])
+        self._category_of = {name: code for code, name in enumerate(self.categories)}
+        self._region_set, sets = _codes(_joined(table["regions"]))
+        self._region_sets = [frozenset(text.split(_SEPARATOR)) for text in sets]
+        self.regions: tuple[str, ...] = tuple(sorted(set().union(*self._region_sets)))
+
+    @classmethod
+    def load(cls, items: Path, id_index: Path) -> ItemTable:
+        """Reads both files; the id index is memory-mapped."""
+        return cls(pq.read_table(items, schema=SCHEMA), np.load(id_index, mmap_mode="r", allow_pickle=False))
+
+    def row(self, item_id: str) -> int | None:
+        """The row of an item id, or None."""
+        return self._index.row(item_id)
+
+    def rows(self, item_ids: Iterable[str]) -> list[int]:
+        """Rows of the ids that the snapshot holds, in order; unknown ids are left out."""
+        return [row for row in map(self._index.row, item_ids) if row is not None]
+
+    def item_id(self, row: int) -> str:
+        """The id at a row, as given in the catalogue."""
+        return str(self._ids[row].as_py())
+
+    def title(self, row: int) -> str:
+        """The title at a row."""
+        return str(self._titles[row].as_py())
+
+    def category_code(self, name: str) -> int | None:
+        """The code of a category, or None when no item has it."""
+        return self._category_of.get(name)
+
+    def category_name(self, row: int) -> str:
+        """The category at a row; empty when it has none."""
+        code = int(self.category[row])
+        return self.categories[code] if code >= 0 else ""
+
+    def find(self, text: str, limit: int) -> list[int]:
+        """Rows of available items whose title or id holds `text` (any case), most popular first."""
+        hit = pc.or_(
+            pc.match_substring(self._titles, text, ignore_case=True), pc.match_substring(self._ids, text, ignore_case=True)
+        )
+        rows = np.flatnonzero(np.asarray(hit.combine_chunks()) & self.available)
+        best = rows[np.argsort(-self.popularity[rows], kind="stable")]
+        return [int(row) for row in best[:limit]]
+
+    def eligible(self, category: int | None, region: str) -> Mask:
+        """bool [n]: available, of the category (None: any), and allowed in the region ("": any)."""
+        mask = self.available.copy()
+        if category is not None:
+            mask &= self.category == category
+        if region:
+            allowed = np.array([region in names for names in self._region_sets] + [True])
+            mask &= allowed[self._region_set]
+        return mask
+
+
+def _numpy(column: pa.ChunkedArray, dtype: npt.DTypeLike, missing: object) -> npt.NDArray[np.generic]:
+    filled = column.fill_null(pa.scalar(missing, column.type)) if column.null_count else column
+    array = np.asarray(filled.to_numpy(), dtype=dtype)
+    array.setflags(write=False)
+    return array
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], Sequence[str]]:
+    """Codes int32 [n] into the sorted distinct values; -1 for null. (-1 also picks the last element: see `eligible`.)"""
+    encoded = column.combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rank = np.empty(len(names) + 1, np.int32)
+    rank[order] = np.arange(len(names))
+    rank[-1] = _NOWHERE
+    codes = rank[encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+    codes.setflags(write=False)
+    return codes, tuple(names[at] for at in order)
+
+
+def _joined(regions: pa.ChunkedArray) -> pa.ChunkedArray:
+    """One string per region list, null where the list is null or empty."""
+    joined = pc.binary_join(regions, _SEPARATOR)
+    return pc.if_else(pc.equal(joined, ""), pa.scalar(None, pa.string()), joined)

@@ -1,0 +1,148 @@
+"""The settings of the nightly job: frozen, validated at start, passed by constructor. The `[index]` table of the TOML."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from indexer.contract.manifest import QuerySpec
+
+EventName = Literal["impression", "view", "click", "cart", "purchase"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class _Columns(_Section):
+    def explicit(self, field: str) -> bool:
+        """Whether the user named the column: then it must exist."""
+        return field in self.model_fields_set
+
+    @field_validator("*")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if not value:
+            raise ValueError("the name of a column in the file is expected, not an empty string")
+        return value
+
+
+class CatalogueColumns(_Columns):
+    """What the columns are called in the user's files. `item_id` and `title` must exist, and whatever is named here."""
+
+    item_id: str = "item_id"
+    title: str = "title"
+    description: str = "description"
+    category: str = "category"
+    brand: str = "brand"
+    price: str = "price"
+    available: str = "available"
+    regions: str = "regions"
+
+
+class EventColumns(_Columns):
+    """As CatalogueColumns. `session_id`, `item_id` and `occurred_at` must exist, and whatever is named here."""
+
+    event_id: str = "event_id"
+    tenant: str = "tenant"
+    session_id: str = "session_id"
+    user_id: str = "user_id"
+    item_id: str = "item_id"
+    type: str = "type"
+    occurred_at: str = "occurred_at"
+    region: str = "region"
+
+
+class CatalogueSettings(_Section):
+    """How the catalogue is read."""
+
+    columns: CatalogueColumns = CatalogueColumns()
+    region_separator: str = Field(default="|", min_length=1, max_length=4, description="between regions in one text")
+    delimiter: str = Field(default=",", min_length=1, max_length=1, description="of .csv files; .tsv has tabs")
+    max_bad_share: float = Field(default=0.05, ge=0, le=1)
+
+
+class EventSettings(_Section):
+    """How the events are read."""
+
+    columns: EventColumns = EventColumns()
+    default_type: EventName = Field(default="purchase", description="of events whose type is absent or empty")
+    type_names: dict[str, EventName] = Field(
+        default={"impression": "impression", "view": "view", "click": "click", "cart": "cart", "purchase": "purchase"},
+        description="the words of the files, in lower case",
+    )
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    max_bad_share: float = Field(default=0.05, ge=0, le=1)
+
+
+class EncoderSettings(_Section):
+    """The sentence-transformers model: a hub name or a local folder, with weights in safetensors."""
+
+    model: str = Field(default="sentence-transformers/all-MiniLM-L6-v2", min_length=1)
+    batch_size: int = Field(default=64, ge=1, le=8192)
+    shard_size: int = Field(default=4096, ge=1, le=1_000_000, description="texts; what a kill loses at most")
+    max_seq_length: int | None = Field(default=None, ge=8, le=32_768, description="tokens; None: the model's own")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class PopularitySettings(_Section):
+    """Popularity halves every `half_life_days`; an event counts by its type."""
+
+    half_life_days: float = Field(default=14, gt=0, le=3650)
+    view: float = Field(default=1, ge=0, le=1000)
+    click: float = Field(default=1, ge=0, le=1000)
+    cart: float = Field(default=3, ge=0, le=1000)
+    purchase: float = Field(default=5, ge=0, le=1000)
+    list_length: int = Field(default=500, ge=1, le=10_000)
+
+
+class AnnSettings(_Section):
+    """The FAISS index and the search for its operating point."""
+
+    recall_floor: float = Field(default=0.95, ge=0, le=1, description="recall@500 against exact search")
+    flat_up_to: int = Field(default=20_000, ge=0, description="items; up to here search is exact")
+    tune_queries: int = Field(default=512, ge=1, le=100_000)
+
+
+class RankerSettings(_Section):
+    """The ranker and the windows of time it is trained and evaluated on, as shares of the sessions."""
+
+    depth: int = Field(default=50, ge=1, le=500, description="candidates that are reranked")
+    train_share: float = Field(default=0.3, gt=0, lt=1)
+    evaluate_share: float = Field(default=0.1, gt=0, lt=0.5)
+    train_sessions: int = Field(default=6000, ge=0, le=1_000_000, description="at most; sampled")
+    evaluate_sessions: int = Field(default=2000, ge=0, le=1_000_000, description="at most; sampled")
+    min_sessions: int = Field(default=200, ge=1, description="fewer: no training, or no gate on the evaluation")
+
+
+class GateSettings(_Section):
+    """What must hold before a snapshot is published."""
+
+    max_shrink: float = Field(default=0.2, ge=0, le=1, description="share of the parent's items that may be gone")
+    ranker_tolerance: float = Field(default=0.005, ge=0, le=1, description="NDCG@10 it may lack to retrieval order")
+
+
+class IndexSettings(_Section):
+    """Everything the nightly job is told."""
+
+    catalogue: CatalogueSettings = CatalogueSettings()
+    events: EventSettings = EventSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    vector_store: Path = Field(default=Path("data/vectors"), description="content vectors of all builds")
+    popularity: PopularitySettings = PopularitySettings()
+    query: QuerySpec = QuerySpec()
+    ann: AnnSettings = AnnSettings()
+    ranker: RankerSettings = RankerSettings()
+    gates: GateSettings = GateSettings()
+    keep: int = Field(default=3, ge=1, le=1000, description="snapshots that stay")
+    seed: int = Field(default=20_261_130, ge=0, le=2**31 - 1)
+    threads: int = Field(default=0, ge=0, le=1024, description="0: as many as there are cores")
+    memory_limit_mb: int = Field(default=2048, ge=256, description="of DuckDB; beyond it goes to disk")
+
+    @property
+    def thread_count(self) -> int:
+        """Threads of DuckDB, FAISS and torch."""
+        return self.threads or len(os.sched_getaffinity(0))

@@ -1,0 +1,1 @@
+"""The wire contract: `feed.proto` and what `make proto` generates from it."""

@@ -1,0 +1,1 @@
+"""What runs online. Never imports torch or sentence-transformers."""

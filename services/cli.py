@@ -1,0 +1,235 @@
+"""`feedline ...`: the top of the house. Each command imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from services.errors import StartError
+from services.settings import Settings, load_settings
+
+app = typer.Typer(
+    name="feedline",
+    help="A personalised product feed inside a latency and a cost budget.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+index = typer.Typer(help="The nightly job and its snapshots.", no_args_is_help=True)
+events = typer.Typer(help="Recorded events.", no_args_is_help=True)
+app.add_typer(index, name="index")
+app.add_typer(events, name="events")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Settings, TOML. FEEDLINE_* variables go over it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+SnapshotsOption = Annotated[Path | None, typer.Option("--snapshots", help="Default: snapshots.folder of the settings.")]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    snapshots: SnapshotsOption = None,
+    host: Annotated[str | None, typer.Option(help="Address of the gRPC port.")] = None,
+    port: Annotated[int | None, typer.Option(help="The gRPC port; 0: a free one.")] = None,
+    console_port: Annotated[int | None, typer.Option(help="The console's port; 0: a free one.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain text off loopback.")] = False,
+) -> None:
+    """Serve feeds over gRPC, and the console beside it, until SIGTERM or SIGINT."""
+    with _errors():
+        from services.feed.app import run
+
+        settings = load_settings(config)
+        serving = settings.serve.model_copy(update=_given(host=host, port=port, insecure=insecure or None))
+        console = settings.console.model_copy(update=_given(port=console_port))
+        folder = settings.snapshots.model_copy(update=_given(folder=snapshots))
+        run(settings.model_copy(update={"serve": serving, "console": console, "snapshots": folder}))
+
+
+@app.command()
+def request(
+    target: Annotated[str, typer.Option(help="host:port of the gRPC service.")] = "127.0.0.1:50051",
+    session: Annotated[str, typer.Option(help="Session id.")] = "",
+    item: Annotated[list[str] | None, typer.Option(help="An item viewed just now; may be given again.")] = None,
+    category: str = "",
+    region: str = "",
+    page_size: int = 0,
+    page_token: str = "",
+    timeout: Annotated[float, typer.Option(help="Seconds.")] = 2.0,
+    json_output: JsonOption = False,
+) -> None:
+    """Ask a running service for one page and print it."""
+    with _errors():
+        from protos import feed_pb2
+        from services.request import print_feed, viewed_now
+
+        message = feed_pb2.GetFeedRequest(
+            session_id=session,
+            recent_events=viewed_now(item or []),
+            category=category,
+            region=region,
+            page_size=page_size,
+            page_token=page_token,
+        )
+        code = asyncio.run(print_feed(target, message, timeout_s=timeout, as_json=json_output))
+    raise typer.Exit(code)
+
+
+@app.command()
+def demo(
+    json_output: JsonOption = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep serving after the script, until Ctrl-C.")] = False,
+    data: Annotated[Path, typer.Option(help="Where the demo keeps its data.")] = Path("data"),
+) -> None:
+    """A real catalogue, a snapshot, the service and a scripted shopper, explained step by step."""
+    with _errors():
+        from services.demo.run import main as run_demo
+
+        code = run_demo(json_output=json_output, keep=keep, data=data)
+    raise typer.Exit(code)
+
+
+@events.command("export")
+def events_export(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the Parquet file.")],
+    url: Annotated[str, typer.Option(help="State server; default: state.url, else the running embedded server.")] = "",
+    config: ConfigOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Turn the recorded events into a Parquet file for the next night, then forget them."""
+    with _errors():
+        from services.export import export_events
+
+        exported = asyncio.run(export_events(load_settings(config).state, out, url))
+        if json_output:
+            _print(exported, None, as_json=True)
+        else:
+            typer.echo(f"{exported['events']} events -> {exported['file'] or 'no file: nothing was recorded'}")
+
+
+@index.command("build")
+def index_build(
+    catalogue: Annotated[
+        Path, typer.Option("--catalogue", help="Items: Parquet, CSV or JSON Lines; a file or a folder.")
+    ],
+    shop_events: Annotated[Path, typer.Option("--events", help="Shopping events, likewise; may be empty.")],
+    out: Annotated[Path, typer.Option("--out", help="The snapshots folder.")],
+    config: ConfigOption = None,
+    until: Annotated[datetime | None, typer.Option(help="Leave out events after this time (UTC).")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Publish although a gate says no; the summary names it.")
+    ] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Build a snapshot from a catalogue and its events, and publish it."""
+    with _errors():
+        from indexer.job import build
+        from indexer.progress import open_progress
+
+        settings = _index_settings(load_settings(config), config)
+        with open_progress(quiet=json_output) as progress:
+            summary = build(
+                settings,
+                catalogue,
+                shop_events,
+                out,
+                until=until.replace(tzinfo=UTC) if until else None,
+                force=force,
+                now=datetime.now(UTC),
+                progress=progress,
+            )
+        _print(summary.as_dict(), summary.table(), as_json=json_output)
+
+
+@index.command("list")
+def index_list(snapshots: SnapshotsOption = None, config: ConfigOption = None, json_output: JsonOption = False) -> None:
+    """List the snapshots that are kept; the one that is served is marked."""
+    with _errors():
+        from services.snapshots import describe, table
+
+        rows = describe(_folder(snapshots, config))
+        _print(rows, table(rows), as_json=json_output)
+
+
+@index.command("verify")
+def index_verify(
+    snapshot: Annotated[str, typer.Argument(help="Its id; default: the current one.")] = "",
+    snapshots: SnapshotsOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Check every file of a snapshot against its manifest, load it, and ask its golden queries."""
+    with _errors():
+        from services.snapshots import verify
+
+        typer.echo(verify(_folder(snapshots, config), snapshot))
+
+
+@index.command("rollback")
+def index_rollback(
+    to: Annotated[str, typer.Option(help="The id to go back to; default: the parent of the current one.")] = "",
+    snapshots: SnapshotsOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Publish the parent of the current snapshot again."""
+    with _errors():
+        from indexer.contract.publish import exclusive, rollback
+
+        folder = _folder(snapshots, config)
+        with exclusive(folder, "feedline index rollback"):
+            typer.echo(f"serving {rollback(folder, to or None)} from now on")
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turns the errors that are meant for a person into one line on standard error and exit code 2."""
+    from indexer.contract.snapshot import SnapshotError
+
+    try:
+        yield
+    except (StartError, SnapshotError) as error:
+        _fail(str(error))
+    except Exception as error:
+        if type(error).__module__.startswith(("indexer.", "cache.")):
+            _fail(str(error))
+        raise
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"feedline: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def _given(**values: object) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _folder(snapshots: Path | None, config: Path | None) -> Path:
+    return snapshots or load_settings(config).snapshots.folder
+
+
+def _print(value: object, table: object, *, as_json: bool) -> None:
+    if as_json:
+        json.dump(value, sys.stdout, indent=1, allow_nan=False, default=str)
+        sys.stdout.write("\n")
+        return
+    from rich.console import Console
+
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The feed service: one request is one straight line, in `page.py`."""

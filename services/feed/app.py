@@ -1,0 +1,256 @@
+"""The only wiring: what is made, in which order it starts, and in reverse how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+import uvloop
+from redis.exceptions import RedisError
+
+from cache.embedded import ServerEvent
+from cache.feed_cache import CachePolicy, FeedCache
+from cache.redis_link import RedisLink, open_client
+from cache.redis_tier import RedisTier
+from cache.tier import LocalTier, Unavailability
+from indexer.contract.features import Context
+from services import logs
+from services.console.app import create_console
+from services.console.health import Readiness
+from services.errors import StartError
+from services.feed.admission import Gate
+from services.feed.batcher import Batcher
+from services.feed.event_stream import EventStream, check_state_server
+from services.feed.live import Live
+from services.feed.loaded import Loaded
+from services.feed.page import FeedLine, PagePolicy
+from services.feed.question import Question
+from services.feed.ranking import Rankings
+from services.feed.rerank import score
+from services.feed.servers import ConsoleServer, GrpcServer
+from services.feed.servicer import FeedServicer
+from services.feed.sessions import SessionStore
+from services.feed.state_keys import StateKeys
+from services.metrics import Metrics
+from services.settings import Settings, check_binds
+from services.state import state_server
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class FeedApp:
+    """A running service: its ports (`console_port` 0: none) and what tests and the console look at."""
+
+    grpc_port: int
+    console_port: int
+    live: Live
+    servicer: FeedServicer
+    gate: Gate
+    batcher: Batcher
+    cache: FeedCache
+    metrics: Metrics
+    state_url: str
+
+
+def run(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, then drains. Raises StartError when it cannot start."""
+    logs.configure(settings.log)
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with open_app(settings) as app:
+        log.info("ready", grpc_port=app.grpc_port, console_port=app.console_port)
+        await stop.wait()
+        log.info("draining", lame_duck_s=settings.serve.lame_duck_s, drain_s=settings.serve.drain_s)
+    log.info("stopped")
+
+
+@asynccontextmanager
+async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
+    """The whole service, ready when entered and drained when left."""
+    check_binds(settings)
+    metrics = Metrics()
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(state_server(settings.state, _embedded_observer(metrics)))
+        state = _link(stack, url, settings.state.pool, settings.state.timeout_ms, metrics, "state")
+        cache = _cache(stack, settings, url, metrics)
+        keys = StateKeys(f"{settings.state.prefix}:")
+        sessions = SessionStore(
+            state, keys, max_events=settings.state.session_events, lifetime_s=settings.state.session_s
+        )
+        stream = EventStream(
+            state,
+            keys,
+            sessions,
+            event_lifetime_s=settings.state.event_id_s,
+            max_stream_length=settings.state.max_stream_length,
+            timeout_s=settings.state.write_timeout_ms / 1e3,
+        )
+        live = Live(
+            settings.snapshots.folder,
+            exact_below=settings.serve.exact_scan_items,
+            threads=settings.scoring.threads,
+            metrics=metrics,
+        )
+        gate = _gate(settings, metrics)
+        batcher = _batcher(stack, settings, metrics)
+        policy = _policy(settings)
+        rankings = Rankings(
+            cache=cache, gate=gate, batcher=batcher, scoring_s=policy.budget_s - policy.reserve_s, clock=time.monotonic
+        )
+        line = FeedLine(policy, live, sessions, rankings)
+        servicer = FeedServicer(line, stream, metrics, page_size=settings.serve.page_size)
+
+        grpc_server = await stack.enter_async_context(GrpcServer.open(settings.serve, servicer))
+        console_port = 0
+        if settings.console.enabled:
+            console = create_console(
+                servicer=servicer,
+                live=live,
+                readiness=lambda: _readiness(live, grpc_server),
+                registry=metrics.registry,
+                write_token=settings.console.write_token,
+            )
+            console_port = await stack.enter_async_context(ConsoleServer.open(settings.console, console))
+
+        await asyncio.to_thread(live.load_at_start)
+        loaded = live.current()
+        if loaded is not None:
+            await asyncio.to_thread(warm, loaded)
+        if settings.snapshots.watch_s:
+            watch = asyncio.create_task(live.watch(settings.snapshots.watch_s, warm), name="watch-snapshots")
+            stack.push_async_callback(_cancelled, watch)
+        await _warn_of_state(url)
+        await grpc_server.set_ready(True)
+        metrics.ready.set(1)
+        stack.push_async_callback(_unready, grpc_server, metrics, settings.serve.lame_duck_s)
+        yield FeedApp(grpc_server.port, console_port, live, servicer, gate, batcher, cache, metrics, url)
+
+
+def warm(loaded: Loaded) -> None:
+    """Scores small and full batches once, so that the first shopper does not pay for first uses."""
+    if loaded.retriever is None:
+        return
+    spread = np.linspace(0, loaded.items.count - 1, num=8, dtype=np.int32)
+    for size in (1, 8):
+        questions = [
+            Question(loaded, "warm", "", "", "warm", Context(spread[at : at + 1], np.array([2], np.uint8)))
+            for at in range(size)
+        ]
+        score(questions)
+
+
+def _policy(settings: Settings) -> PagePolicy:
+    budget = settings.budget
+    return PagePolicy(
+        budget_s=(budget.scoring_ms + budget.features_ms) / 1e3,
+        features_s=budget.features_ms / 1e3,
+        reserve_s=budget.fallback_ms / 1e3,
+        token_key=settings.serve.page_token_key.encode()[:64],
+        max_depth=settings.serve.max_page_depth,
+    )
+
+
+def _gate(settings: Settings, metrics: Metrics) -> Gate:
+    scoring = settings.scoring
+    gate = Gate(scoring.max_in_flight, int(scoring.max_in_flight * scoring.prefetch_share))
+    metrics.in_flight.set_function(lambda: gate.in_flight)
+    return gate
+
+
+def _batcher(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Batcher:
+    scoring = settings.scoring
+    batcher = Batcher(
+        score,
+        max_queue=scoring.max_queue,
+        max_batch=scoring.max_batch,
+        max_delay_s=scoring.max_queue_delay_ms / 1e3,
+        clock=time.monotonic,
+        observe_batch=metrics.batch_size.observe,
+        observe_drop=lambda why: metrics.dropped.labels(why).inc(),
+    )
+    batcher.start()
+    stack.callback(batcher.close)
+    return batcher
+
+
+def _cache(stack: AsyncExitStack, settings: Settings, state_url: str, metrics: Metrics) -> FeedCache:
+    wanted = settings.cache
+    link = _link(None, wanted.url or state_url, wanted.pool, wanted.timeout_ms, metrics, "cache")
+    cache = FeedCache(
+        CachePolicy(enabled=wanted.enabled, soft_s=wanted.soft_s, hard_s=wanted.hard_s, jitter=wanted.jitter),
+        LocalTier(wanted.local_bytes) if wanted.local_bytes else None,
+        RedisTier(link, prefix=f"{wanted.prefix}:"),
+        rng=random.Random(),  # noqa: S311 - jitter, not a secret
+        observer=lambda event: metrics.cache_events.labels(event.name.lower()).inc(),
+    )
+    stack.push_async_callback(cache.close)
+    return cache
+
+
+def _link(
+    stack: AsyncExitStack | None, url: str, pool: int, timeout_ms: float, metrics: Metrics, name: str
+) -> RedisLink:
+    def failed(reason: Unavailability) -> None:
+        metrics.server_failures.labels(name, reason.value).inc()
+
+    try:
+        client = open_client(url, max_connections=pool)
+    except ValueError as error:
+        raise StartError(f"{name}.url: {error}") from error
+    link = RedisLink(client, timeout_s=timeout_ms / 1e3, observe=failed)
+    if stack is not None:
+        stack.push_async_callback(link.close)
+    return link
+
+
+async def _warn_of_state(url: str) -> None:
+    """Says what endangers recorded events; a server that is not there is met, and reported, by the requests."""
+    client = open_client(url, max_connections=1)
+    try:
+        async with asyncio.timeout(1):
+            for warning in await check_state_server(client):
+                log.warning(warning)
+    except (RedisError, OSError) as error:
+        log.warning("the state server cannot be asked", error=str(error))
+    finally:
+        await client.aclose()
+
+
+def _embedded_observer(metrics: Metrics) -> Callable[[ServerEvent], None]:
+    def observe(event: ServerEvent) -> None:
+        metrics.embedded.labels(event.value).inc()
+        log.warning("embedded Valkey", event_kind=event.value)
+
+    return observe
+
+
+def _readiness(live: Live, server: GrpcServer) -> Readiness:
+    loaded = live.current()
+    reasons = tuple(loaded.reasons) if loaded else ("no_snapshot",)
+    degraded = loaded is None or any(reason.degrades for reason in loaded.reasons)
+    return Readiness(ready=server.ready, degraded=degraded, snapshot_id=loaded.id if loaded else "", reasons=reasons)
+
+
+async def _unready(server: GrpcServer, metrics: Metrics, lame_duck_s: float) -> None:
+    await server.set_ready(False)
+    metrics.ready.set(0)
+    await asyncio.sleep(lame_duck_s)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

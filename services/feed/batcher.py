@@ -1,0 +1,180 @@
+"""The one bounded queue: concurrent questions meet here and are scored in batches by one compute thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from fallback.ladder import Reason
+from services.deadline import Clock
+from services.errors import NotScored
+from services.feed.admission import Outcome, Permit
+from services.feed.question import Question
+from services.feed.rerank import Scored
+
+log = structlog.get_logger()
+Score = Callable[[Sequence[Question]], Sequence[Scored]]
+
+
+@dataclass(slots=True)
+class _Work:
+    question: Question
+    expires_at: float
+    entered_at: float
+    future: asyncio.Future[tuple[Scored, float]]
+    dropped: bool = False
+
+
+class Batcher:
+    """Takes a batch whenever the compute thread is free; every future ends.
+
+    `score` runs on the compute thread, on at most `max_batch` questions. When it fails for a batch, the batch is
+    rerun question by question. `observe_batch(size)` and `observe_drop(why)` are called for the metrics.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        *,
+        max_queue: int,
+        max_batch: int,
+        max_delay_s: float,
+        clock: Clock,
+        observe_batch: Callable[[int], None],
+        observe_drop: Callable[[str], None],
+    ) -> None:
+        self._score = score
+        self._max_queue = max_queue
+        self._max_batch = max_batch
+        self._max_delay_s = max_delay_s
+        self._clock = clock
+        self._observe_batch = observe_batch
+        self._observe_drop = observe_drop
+        self._queue: deque[_Work] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def start(self) -> None:
+        """Starts the compute thread; to be called on the event loop that will submit."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def submit(self, permit: Permit, question: Question, expires_at: float) -> tuple[Scored, float]:
+        """The scored question and the seconds that it waited in the queue. Ends the permit.
+
+        Raises NotScored when the queue is full, when `expires_at` (on the clock) passes first, or when scoring fails.
+        """
+        outcome = Outcome.DROPPED
+        try:
+            result = await self._wait(question, expires_at)
+            outcome = Outcome.SUCCESS
+            return result
+        except asyncio.CancelledError:
+            outcome = Outcome.IGNORED
+            raise
+        finally:
+            permit.end(outcome)
+
+    async def _wait(self, question: Question, expires_at: float) -> tuple[Scored, float]:
+        loop = asyncio.get_running_loop()
+        now = self._clock()
+        work = _Work(question, expires_at, now, loop.create_future())
+        with self._wake:
+            if self._closed or len(self._queue) >= self._max_queue:
+                raise NotScored(Reason.QUEUE_FULL)
+            self._queue.append(work)
+            self._wake.notify()
+        try:
+            async with asyncio.timeout(max(0.0, expires_at - now)):
+                return await work.future
+        except TimeoutError:
+            raise NotScored(Reason.NO_TIME, "in the queue") from None
+        finally:
+            work.dropped = True
+
+    def close(self) -> None:
+        """Ends the compute thread after the batch in hand; what is still queued fails with QUEUE_FULL."""
+        with self._wake:
+            self._closed = True
+            left = list(self._queue)
+            self._queue.clear()
+            self._wake.notify()
+        for work in left:
+            if not work.future.done():
+                work.future.set_exception(NotScored(Reason.QUEUE_FULL, "closing"))
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while batch := self._take():
+            now = self._clock()
+            results = self._answer(batch)
+            waits = [now - work.entered_at for work in batch]
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(_settle, batch, results, waits)
+            except RuntimeError:  # the event loop is closed: nobody waits any more
+                return
+
+    def _take(self) -> list[_Work]:
+        """The next batch; empty when closed. Cancelled and expired work is dropped here, before it costs anything."""
+        while True:
+            with self._wake:
+                idle = not self._queue
+                while not self._queue and not self._closed:
+                    self._wake.wait()
+                if idle and self._max_delay_s and len(self._queue) < self._max_batch and not self._closed:
+                    self._wake.wait_for(lambda: len(self._queue) >= self._max_batch or self._closed, self._max_delay_s)
+                if self._closed:
+                    return []
+                taken = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
+            now = self._clock()
+            live = []
+            for work in taken:
+                if work.dropped:
+                    self._observe_drop("cancelled")
+                elif work.expires_at <= now:
+                    self._observe_drop("expired")
+                else:
+                    live.append(work)
+            if live:
+                return live
+
+    def _answer(self, batch: list[_Work]) -> list[Scored | NotScored]:
+        self._observe_batch(len(batch))
+        try:
+            scored = list(self._score([work.question for work in batch]))
+            if len(scored) != len(batch):
+                raise ValueError(f"{len(scored)} answers to {len(batch)} questions")
+            return list(scored)
+        except Exception as error:  # whatever it was, no future may be left open
+            if len(batch) == 1:
+                return [_as_not_scored(error)]
+        out: list[Scored | NotScored] = []
+        for work in batch:
+            out += self._answer([work])
+        return out
+
+
+def _as_not_scored(error: Exception) -> NotScored:
+    if isinstance(error, NotScored):
+        return error
+    log.error("scoring failed", error=repr(error))
+    return NotScored(Reason.SCORING_FAILED, repr(error))
+
+
+def _settle(batch: list[_Work], results: list[Scored | NotScored], waits: list[float]) -> None:
+    for work, result, waited in zip(batch, results, waits, strict=True):
+        if work.future.done():
+            continue
+        if isinstance(result, NotScored):
+            work.future.set_exception(result)
+        else:
+            work.future.set_result((result, waited))

@@ -1,0 +1,157 @@
+"""Stores what shoppers did: once, in the session and in the durable stream, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import cast
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, ResponseError
+
+from cache.redis_link import RedisLink
+from cache.tier import TierUnavailable
+from services.domain import EventType, RecordedEvents, ShopEvent
+from services.errors import StateUnavailable
+from services.feed.sessions import SessionStore, pack_event
+from services.feed.state_keys import SHARDS, StateKeys
+
+STREAM_FORMAT = 1
+STREAM_FIELD = b"e"
+
+# KEYS: stream, session list, one mark per event.
+# ARGV: stream limit, mark lifetime ms, session limit, session lifetime ms, then per event: stream entry, session entry
+# ("" keeps it out of the session). Returns how many were new; -1: the stream is full; -2: a key is of another type.
+# Redis does not undo what a failed script wrote, so everything that can fail is looked at before the first write
+# (memory, too: Redis refuses the first write of a script when memory is short, and none after it).
+_SCRIPT = """
+local function is(key, kind)
+  local found = redis.call('TYPE', key)['ok']
+  return found == 'none' or found == kind
+end
+if not is(KEYS[1], 'stream') or not is(KEYS[2], 'list') then return -2 end
+local new = {}
+for i = 3, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 0 then new[#new + 1] = i end
+end
+if #new == 0 then return 0 end
+if redis.call('XLEN', KEYS[1]) + #new > tonumber(ARGV[1]) then return -1 end
+local pushed = false
+for _, i in ipairs(new) do
+  local entry = ARGV[2 * i - 1]
+  local seen = ARGV[2 * i]
+  redis.call('SET', KEYS[i], '1', 'PX', ARGV[2])
+  redis.call('XADD', KEYS[1], '*', 'e', entry)
+  if seen ~= '' then
+    redis.call('RPUSH', KEYS[2], seen)
+    pushed = true
+  end
+end
+if pushed then
+  redis.call('LTRIM', KEYS[2], -tonumber(ARGV[3]), -1)
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+end
+return #new
+"""
+_SCRIPT_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """How many events a call stored, and how many had been stored before (or stood twice in the call)."""
+
+    stored: int
+    repeated: int
+
+
+class EventStream:
+    """Writes events to their session and to one of 16 streams, from which `feedline events export` takes them.
+
+    Durability is that of the server: with `appendonly yes` and `appendfsync everysec` a killed server loses nothing
+    that was acknowledged and a lost machine at most the last second; without append-only everything since the last
+    save. `check_state_server` warns. Nothing is dropped to make room: a full stream or a full server refuses.
+    """
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: StateKeys,
+        sessions: SessionStore,
+        *,
+        event_lifetime_s: float = 7 * 86400,
+        max_stream_length: int = 5_000_000,
+        timeout_s: float = 0.25,
+    ) -> None:
+        """An event_id is recognised for `event_lifetime_s`. `max_stream_length` counts over all streams."""
+        if event_lifetime_s < 0.001 or max_stream_length < SHARDS:
+            raise ValueError(
+                f"event_lifetime_s, max_stream_length: expected 0.001 and {SHARDS} or more, "
+                f"got {event_lifetime_s} and {max_stream_length}"
+            )
+        self._link = link
+        self._keys = keys
+        self._timeout_s = timeout_s
+        lifetimes_ms = round(1000 * event_lifetime_s), round(1000 * sessions.lifetime_s)
+        self._limits = (max_stream_length // SHARDS, lifetimes_ms[0], sessions.max_events, lifetimes_ms[1])
+
+    async def record(self, batch: RecordedEvents) -> Recorded:
+        """Store the events that were not stored before: all of them or none, in one call of one script.
+
+        Impressions go to the stream only. Raises `StateUnavailable`, and then the events may be sent again: after a
+        time-out they may have been stored all the same, and their event_id tells.
+        """
+        events: dict[str, ShopEvent] = {}
+        for event in batch.events:
+            events.setdefault(event.event_id, event)
+        tenant, session_id = batch.tenant, batch.session_id
+        keys: list[str | bytes] = [self._keys.stream_of(tenant, session_id), self._keys.session(tenant, session_id)]
+        arguments = [str(limit) for limit in self._limits]
+        for event in events.values():
+            keys.append(self._keys.event(tenant, session_id, event.event_id))
+            arguments += (pack_entry(batch, event), "" if event.type is EventType.IMPRESSION else pack_event(event))
+        try:
+            stored = await self._link.call(lambda client: _run(client, keys, arguments), timeout_s=self._timeout_s)
+        except TierUnavailable as error:
+            raise StateUnavailable(str(error.reason)) from error
+        if stored == -1:
+            raise StateUnavailable("event_stream_full")
+        if stored == -2:
+            raise StateUnavailable("wrong_key_type")
+        return Recorded(stored, len(batch.events) - stored)
+
+
+def pack_entry(batch: RecordedEvents, event: ShopEvent) -> str:
+    """Return a stream entry: a JSON array that begins with the number of its format."""
+    who = (batch.tenant, batch.session_id, batch.user_id, batch.region)
+    what = (event.item_id, int(event.type), event.occurred_at_ms, event.response_id)
+    return json.dumps([STREAM_FORMAT, event.event_id, *who, *what], separators=(",", ":"))
+
+
+async def check_state_server(client: Redis) -> list[str]:
+    """Return what about the server endangers recorded events, in sentences; empty if nothing does.
+
+    Raises redis-py's errors if the server cannot be asked.
+    """
+    try:
+        info = await cast("Awaitable[dict[str, object]]", client.info("everything"))
+    except ResponseError as error:
+        return [f"state server: durability could not be checked ({error}); INFO needs to be allowed"]
+    warnings = []
+    if info.get("aof_enabled") == 0:
+        warnings.append("state server: appendonly is off: recorded events are lost when it stops; set appendonly yes")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and info.get("maxmemory") != 0:
+        warnings.append(
+            f"state server: maxmemory-policy is {policy}: recorded events may be evicted; set it to noeviction"
+        )
+    return warnings
+
+
+async def _run(client: Redis, keys: list[str | bytes], arguments: list[str]) -> int:
+    try:
+        answer = await cast("Awaitable[object]", client.evalsha(_SCRIPT_SHA, len(keys), *keys, *arguments))
+    except NoScriptError:  # The server is new, or its scripts were flushed. EVAL loads the script, too.
+        answer = await cast("Awaitable[object]", client.eval(_SCRIPT, len(keys), *keys, *arguments))
+    return cast("int", answer)

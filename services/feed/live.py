@@ -1,0 +1,95 @@
+"""The snapshot that is served: found and verified at start, swapped when a new one is published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from indexer.contract.snapshot import SnapshotError, current_id, lineage, open_snapshot, snapshot_ids
+from services.feed.loaded import Loaded, load
+from services.metrics import Metrics
+
+log = structlog.get_logger()
+
+
+class Live:
+    """Holds one reference, swapped whole. `on_swap` warms a snapshot up before it is served."""
+
+    def __init__(self, root: Path, *, exact_below: int, threads: int, metrics: Metrics) -> None:
+        self._root = root
+        self._exact_below = exact_below
+        self._threads = threads
+        self._metrics = metrics
+        self._loaded: Loaded | None = None
+        self._refused: str | None = None
+
+    def current(self) -> Loaded | None:
+        """The snapshot to answer from; None when there is none."""
+        return self._loaded
+
+    def load_at_start(self) -> None:
+        """CURRENT, else its nearest whole ancestor, else what can be trusted of the newest of them, else nothing."""
+        line = self._candidates()
+        for name in line:
+            loaded = self._try(name, whole=True, previous=name != line[0])
+            if loaded is not None:
+                return self._swap(loaded)
+        for name in line:
+            loaded = self._try(name, whole=False, previous=name != line[0])
+            if loaded is not None:
+                return self._swap(loaded)
+        log.error("no snapshot can be served", folder=str(self._root))
+
+    async def watch(self, every_s: float, warm: Callable[[Loaded], None]) -> None:
+        """Looks for a new CURRENT for ever; one that is refused leaves the old one serving."""
+        while True:
+            await asyncio.sleep(every_s)
+            await asyncio.to_thread(self.refresh, warm)
+
+    def refresh(self, warm: Callable[[Loaded], None]) -> None:
+        """Loads, verifies, warms and swaps in CURRENT when it is another than the one served and not refused before."""
+        try:
+            name = current_id(self._root)
+        except SnapshotError as error:
+            log.error("CURRENT cannot be read", error=str(error))
+            return
+        served = self._loaded.id if self._loaded else None
+        if name is None or name in (served, self._refused):
+            return
+        loaded = self._try(name, whole=True, previous=False)
+        if loaded is None:
+            self._refused = name
+            return
+        warm(loaded)
+        self._swap(loaded)
+
+    def _candidates(self) -> list[str]:
+        try:
+            name = current_id(self._root)
+        except SnapshotError as error:
+            log.error("CURRENT cannot be read: the newest snapshot takes its place", error=str(error))
+            name = None
+        kept = snapshot_ids(self._root)
+        if name is None:
+            name = kept[-1] if kept else None
+        return [] if name is None else lineage(self._root, name)
+
+    def _try(self, name: str, *, whole: bool, previous: bool) -> Loaded | None:
+        try:
+            snapshot = open_snapshot(self._root / name)
+            if whole:
+                snapshot.require_whole()
+            return load(snapshot, exact_below=self._exact_below, threads=self._threads, previous=previous)
+        except SnapshotError as error:
+            self._metrics.snapshot_refused.inc()
+            log.error("snapshot refused", snapshot=name, reason=str(error), whole=whole)
+            return None
+
+    def _swap(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._metrics.snapshot.clear()
+        self._metrics.snapshot.labels(loaded.id, loaded.ranker_id).set(1)
+        log.info("serving snapshot", snapshot=loaded.id, items=loaded.items.count, reasons=list(loaded.reasons))

@@ -1,0 +1,115 @@
+"""The two ports: gRPC with health and reflection, and the console's HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import grpc
+import uvicorn
+from fastapi import FastAPI
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from services.errors import StartError
+from services.feed.servicer import SERVICE, FeedServicer, grpc_handlers
+from services.settings import Console, Serve
+
+_OPTIONS = (("grpc.so_reuseport", 0),)  # A port that is taken must be an error, not half of the traffic.
+
+
+class GrpcServer:
+    """The gRPC port. Not serving, by its health service, until `set_ready`."""
+
+    def __init__(self, server: grpc.aio.Server, port: int, checks: health.aio.HealthServicer) -> None:
+        self._server = server
+        self._health = checks
+        self.port = port
+        self.ready = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Serve, servicer: FeedServicer) -> AsyncIterator[GrpcServer]:
+        """Listens while entered; when left, refuses new calls and waits `drain_s` for those that have begun."""
+        server = grpc.aio.server(options=_OPTIONS)
+        checks = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+        server.add_generic_rpc_handlers((grpc_handlers(servicer),))
+        if settings.reflection:
+            reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME, "grpc.health.v1.Health"), server)
+        address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
+        try:
+            credentials = _credentials(settings)
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise StartError(f"serve.port: {address} cannot be listened on: {error}") from error
+        running = cls(server, port, checks)
+        await running.set_ready(False)
+        await server.start()
+        try:
+            yield running
+        finally:
+            await server.stop(settings.drain_s)
+
+    async def set_ready(self, ready: bool) -> None:
+        """Tells the health service, for the whole server and for the feed service."""
+        self.ready = ready
+        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+
+class ConsoleServer(uvicorn.Server):
+    """The console's port. Signals are the service's own affair."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signal handlers as they are."""
+        yield
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Console, app: FastAPI) -> AsyncIterator[int]:
+        """Listens while entered; the port."""
+        listener = _listen(settings.host, settings.port)
+        server = cls(
+            uvicorn.Config(app, log_level=logging.WARNING, access_log=False, lifespan="off", server_header=False)
+        )
+        task = asyncio.create_task(server.serve(sockets=[listener]), name="console")
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await task
+            listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartError(f"console.port: {host}:{port} cannot be listened on: {error.strerror or error}") from error
+    return listener
+
+
+def _credentials(settings: Serve) -> grpc.ServerCredentials | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    pair = (_read("serve.tls_key", settings.tls_key), _read("serve.tls_certificate", settings.tls_certificate))
+    authority = _read("serve.tls_client_ca", settings.tls_client_ca) if settings.tls_client_ca else None
+    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+
+def _read(key: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StartError(f"{key}: {path}: {error.strerror or error}") from error

@@ -1,0 +1,41 @@
+"""Every metric of the service, by name, in one place."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.147, 0.2, 0.3, 0.5, 1.0)
+_BATCH = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """The service's metrics on a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=self.registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+
+        self.pages = counter("feedline_pages_total", "Pages answered", "rung", "degraded")
+        self.reasons = counter("feedline_reasons_total", "Reasons given in pages", "reason")
+        self.invalid = counter("feedline_invalid_requests_total", "Requests refused as invalid", "method")
+        self.cache = counter("feedline_cache_total", "What the cache did for a page", "outcome")
+        self.cache_events = counter("feedline_cache_events_total", "What went on inside the cache", "event")
+        self.page_seconds = histogram("feedline_page_seconds", "Time of a page in the service", _SECONDS, "rung")
+        self.stage_seconds = histogram("feedline_stage_seconds", "Time of a page in one stage", _SECONDS, "stage")
+        self.batch_size = histogram("feedline_batch_size", "Questions in a scored batch", _BATCH)
+        self.in_flight = gauge("feedline_in_flight", "Admission permits held")
+        self.dropped = counter("feedline_dropped_total", "Work dropped before it was scored", "why")
+        self.events = counter("feedline_events_total", "Events of RecordEvents", "outcome")
+        self.server_failures = counter("feedline_server_failures_total", "Failed Redis calls", "server", "why")
+        self.snapshot = gauge("feedline_snapshot_info", "1 for the snapshot that is served", "snapshot", "ranker")
+        self.snapshot_refused = counter("feedline_snapshots_refused_total", "Snapshots refused by their checks")
+        self.ready = gauge("feedline_ready", "1 when the service is ready")
+        self.embedded = counter("feedline_embedded_server_total", "What happened to the embedded server", "event")
