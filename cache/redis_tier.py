@@ -13,9 +13,10 @@ class RedisTier:
     """Keeps values on a server that other processes share. Raises `TierUnavailable` with its reason, nothing else."""
 
     def __init__(self, link: RedisLink, *, prefix: str = "", max_value_bytes: int = 65536 + HEADER_BYTES) -> None:
-        """All keys get the `prefix`, so that one ACL rule covers them. No more than `max_value_bytes` + 1 are read of a value, whatever somebody else stored under the key.
+        """All keys get the `prefix`, so that one ACL rule covers them.
 
-        The tier owns the link: `close` closes it.
+        No more than `max_value_bytes` + 1 bytes are read of a value, whatever somebody else stored under the key. The
+        tier owns the link: `close` closes it.
         """
         self._link = link
         self._prefix = prefix.encode()

@@ -25,11 +25,18 @@ class Popular:
         self.regions = frozenset(region for region, _ in lists if region is not None)
 
     @classmethod
-    def load(cls, path: Path) -> Popular:
-        """Reads popular.parquet; entries of one (region, category) stand together, best first."""
+    def load(cls, path: Path, items: int) -> Popular:
+        """Reads popular.parquet; entries of one (region, category) stand together, best first.
+
+        Raises ValueError on a row outside 0..items-1 or a score that is not finite.
+        """
         table = popular.read(path)
         rows = table["row"].to_numpy()
         scores = table["score"].to_numpy()
+        if len(rows) and (rows.min() < 0 or rows.max() >= items):
+            raise ValueError(f"{path.name}: row: outside 0 to {items - 1}")
+        if not np.isfinite(scores).all():
+            raise ValueError(f"{path.name}: score: not finite")
         lists: dict[_ListKey, _List] = {}
         for key, start, stop in _runs(table):
             lists[key] = (rows[start:stop], scores[start:stop])

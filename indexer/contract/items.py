@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 SCHEMA = pa.schema(
     [
@@ -88,8 +90,15 @@ class ItemTable:
 
     @classmethod
     def load(cls, items: Path, id_index: Path) -> ItemTable:
-        """Reads both files; the id index is memory-mapped."""
-        return cls(pq.read_table(items, schema=SCHEMA), np.load(id_index, mmap_mode="r", allow_pickle=False))
+        """Reads both files; the id index is memory-mapped. Raises ValueError when they cannot be what the job wrote."""
+        table = pq.read_table(items, schema=SCHEMA)
+        index = np.load(id_index, mmap_mode="r", allow_pickle=False)
+        if index.dtype != np.uint64 or index.shape != (2, table.num_rows):
+            raise ValueError(f"{id_index.name}: {index.dtype} {index.shape}, expected uint64 {(2, table.num_rows)}")
+        names = pc.list_flatten(table["regions"])
+        if names.null_count or pc.any(pc.or_(pc.equal(names, ""), pc.match_substring(names, _SEPARATOR))).as_py():
+            raise ValueError(f"{items.name}: regions: a null, an empty name or a control character in a list")
+        return cls(table, index)
 
     def row(self, item_id: str) -> int | None:
         """The row of an item id, or None."""
@@ -118,10 +127,8 @@ class ItemTable:
 
     def find(self, text: str, limit: int) -> list[int]:
         """Rows of available items whose title or id holds `text` (any case), most popular first."""
-        hit = pc.or_(
-            pc.match_substring(self._titles, text, ignore_case=True), pc.match_substring(self._ids, text, ignore_case=True)
-        )
-        rows = np.flatnonzero(np.asarray(hit.combine_chunks()) & self.available)
+        in_title, in_id = (pc.match_substring(column, text, ignore_case=True) for column in (self._titles, self._ids))
+        rows = np.flatnonzero(pc.or_(in_title, in_id).to_numpy() & self.available)
         best = rows[np.argsort(-self.popularity[rows], kind="stable")]
         return [int(row) for row in best[:limit]]
 
@@ -136,7 +143,7 @@ class ItemTable:
         return mask
 
 
-def _numpy(column: pa.ChunkedArray, dtype: npt.DTypeLike, missing: object) -> npt.NDArray[np.generic]:
+def _numpy(column: pa.ChunkedArray, dtype: type[_Scalar], missing: object) -> npt.NDArray[_Scalar]:
     filled = column.fill_null(pa.scalar(missing, column.type)) if column.null_count else column
     array = np.asarray(filled.to_numpy(), dtype=dtype)
     array.setflags(write=False)
@@ -144,7 +151,7 @@ def _numpy(column: pa.ChunkedArray, dtype: npt.DTypeLike, missing: object) -> np
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], Sequence[str]]:
-    """Codes int32 [n] into the sorted distinct values; -1 for null. (-1 also picks the last element: see `eligible`.)"""
+    """Codes int32 [n] into the sorted distinct values; -1 for null (which picks the last element: see `eligible`)."""
     encoded = column.combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
     order = sorted(range(len(names)), key=names.__getitem__)

@@ -15,6 +15,7 @@ INDEX = "index.faiss"
 RANKER = "ranker.onnx"
 POPULAR = "popular.parquet"
 REPORT = "report.json"
+ID_PATTERN = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
 REQUIRED = (ITEMS, ID_INDEX, POPULAR)
 """Without these not even the popularity list can be served."""
 
@@ -77,7 +78,7 @@ class Manifest(_Frozen):
     """The contract of one snapshot. A reader refuses a `format` that it does not know."""
 
     format: Literal[1] = FORMAT
-    id: str = Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$")
+    id: str = Field(pattern=ID_PATTERN)
     parent: str | None
     created_at: str
     until: str | None = Field(description="events after this time took no part; null: all events")

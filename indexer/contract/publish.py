@@ -74,7 +74,9 @@ class SnapshotWriter:
         self._folder.mkdir(parents=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def path(self, name: str) -> Path:
@@ -120,6 +122,8 @@ def rollback(root: Path, to: str | None = None) -> str:
     target = to or (ancestors[0] if ancestors else None)
     if target is None:
         raise SnapshotError(f"{root}: {current} has no parent that is still kept: nothing to roll back to")
+    if target not in snapshot_ids(root):
+        raise SnapshotError(f"{root}: {target!r} is not the id of a snapshot that is kept")
     open_snapshot(root / target).require_whole()
     publish(root, target, keep=len(snapshot_ids(root)))
     return target

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from indexer.contract.manifest import MANIFEST, REQUIRED, FileEntry, Manifest
+from indexer.contract.manifest import ID_PATTERN, MANIFEST, REQUIRED, FileEntry, Manifest
 
 CURRENT = "CURRENT"
 _CHUNK = 1 << 20
@@ -60,6 +61,8 @@ class Snapshot:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the snapshot in `folder`. Raises SnapshotError naming what is wrong with it."""
     path = folder / MANIFEST
+    if path.is_symlink():
+        raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: is a link")
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -112,8 +115,8 @@ def current_id(root: Path) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise SnapshotError(f"{CURRENT}: {error}") from error
     name = text.removesuffix("\n")
-    if not name or "/" in name or name.startswith("."):
-        raise SnapshotError(f"{CURRENT}: {name!r} is not the id of a snapshot")
+    if not _is_id(name):
+        raise SnapshotError(f"{CURRENT}: {name!r:.80} is not the id of a snapshot")
     return name
 
 
@@ -121,7 +124,8 @@ def snapshot_ids(root: Path) -> list[str]:
     """Ids of the snapshots under `root`, oldest first; folders still being written are not among them."""
     if not root.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False) and _is_id(entry.name))
+    with os.scandir(root) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and _is_id(entry.name))
 
 
 def lineage(root: Path, snapshot_id: str) -> list[str]:
@@ -145,7 +149,7 @@ def lineage(root: Path, snapshot_id: str) -> list[str]:
 
 
 def _is_id(name: str) -> bool:
-    return len(name) == 25 and name[16:17] == "-" and name[15:16] == "Z"
+    return re.fullmatch(ID_PATTERN, name) is not None
 
 
 def _fault(folder: Path, name: str, entry: FileEntry) -> str:

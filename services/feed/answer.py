@@ -22,7 +22,7 @@ class Answer:
 
     rows    int32 [C], C <= 500           scores   float32 [C], not increasing
     ranked  uint16 [D], D <= C: positions in `rows`, best first; empty when nothing was reranked
-    rank_scores  float32 [D]
+    rank_scores  float32 [D], not increasing
     Scores pass through float16, so that a computed answer equals its cached copy.
     """
 
@@ -74,6 +74,8 @@ def unpack(data: bytes, items: int) -> Answer:
         raise ValueError("answer: a rank outside its candidates")
     if not (np.isfinite(scores).all() and np.isfinite(rank_scores).all()):
         raise ValueError("answer: a score is not finite")
+    if (np.diff(scores) > 0).any() or (np.diff(rank_scores) > 0).any():
+        raise ValueError("answer: scores rise")
     return Answer(rows.astype(np.int32), scores, ranked.astype(np.uint16), rank_scores)
 
 

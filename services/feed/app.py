@@ -15,6 +15,7 @@ import structlog
 import uvloop
 from redis.exceptions import RedisError
 
+from cache.breaker import Breaker
 from cache.embedded import ServerEvent
 from cache.feed_cache import CachePolicy, FeedCache
 from cache.redis_link import RedisLink, open_client
@@ -210,7 +211,9 @@ def _link(
         client = open_client(url, max_connections=pool)
     except ValueError as error:
         raise StartError(f"{name}.url: {error}") from error
-    link = RedisLink(client, timeout_s=timeout_ms / 1e3, observe=failed)
+    # One late answer is no reason to refuse events: it may be this process that was late.
+    breaker = Breaker(failures_to_open=3)
+    link = RedisLink(client, breaker, timeout_s=timeout_ms / 1e3, observe=failed)
     if stack is not None:
         stack.push_async_callback(link.close)
     return link

@@ -21,13 +21,12 @@ log = structlog.get_logger()
 Score = Callable[[Sequence[Question]], Sequence[Scored]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Work:
     question: Question
     expires_at: float
     entered_at: float
     future: asyncio.Future[tuple[Scored, float]]
-    dropped: bool = False
 
 
 class Batcher:
@@ -95,9 +94,19 @@ class Batcher:
             async with asyncio.timeout(max(0.0, expires_at - now)):
                 return await work.future
         except TimeoutError:
+            self._leave(work, "expired")
             raise NotScored(Reason.NO_TIME, "in the queue") from None
-        finally:
-            work.dropped = True
+        except asyncio.CancelledError:
+            self._leave(work, "cancelled")
+            raise
+
+    def _leave(self, work: _Work, why: str) -> None:
+        """Gives the place in the queue back at once: what nobody waits for keeps nobody out."""
+        with self._wake:
+            if work not in self._queue:
+                return
+            self._queue.remove(work)
+        self._observe_drop(why)
 
     def close(self) -> None:
         """Ends the compute thread after the batch in hand; what is still queued fails with QUEUE_FULL."""
@@ -124,7 +133,7 @@ class Batcher:
                 return
 
     def _take(self) -> list[_Work]:
-        """The next batch; empty when closed. Cancelled and expired work is dropped here, before it costs anything."""
+        """The next batch; empty when closed."""
         while True:
             with self._wake:
                 idle = not self._queue
@@ -135,17 +144,19 @@ class Batcher:
                 if self._closed:
                     return []
                 taken = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
-            now = self._clock()
-            live = []
-            for work in taken:
-                if work.dropped:
-                    self._observe_drop("cancelled")
-                elif work.expires_at <= now:
-                    self._observe_drop("expired")
-                else:
-                    live.append(work)
-            if live:
-                return live
+            wanted = [work for work in taken if self._wanted(work)]
+            if wanted:
+                return wanted
+
+    def _wanted(self, work: _Work) -> bool:
+        """Whether somebody still waits for it: asked before work costs anything."""
+        if work.future.done():
+            self._observe_drop("cancelled")
+        elif work.expires_at <= self._clock():
+            self._observe_drop("expired")
+        else:
+            return True
+        return False
 
     def _answer(self, batch: list[_Work]) -> list[Scored | NotScored]:
         self._observe_batch(len(batch))
@@ -154,16 +165,16 @@ class Batcher:
             if len(scored) != len(batch):
                 raise ValueError(f"{len(scored)} answers to {len(batch)} questions")
             return list(scored)
-        except Exception as error:  # whatever it was, no future may be left open
+        except BaseException as error:  # noqa: BLE001 - whatever it was, no future may be left open
             if len(batch) == 1:
                 return [_as_not_scored(error)]
         out: list[Scored | NotScored] = []
         for work in batch:
-            out += self._answer([work])
+            out += self._answer([work]) if self._wanted(work) else [NotScored(Reason.NO_TIME, "in a failed batch")]
         return out
 
 
-def _as_not_scored(error: Exception) -> NotScored:
+def _as_not_scored(error: BaseException) -> NotScored:
     if isinstance(error, NotScored):
         return error
     log.error("scoring failed", error=repr(error))

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from indexer.contract.snapshot import SnapshotError, current_id, lineage, open_snapshot, snapshot_ids
+from services.errors import NotScored
 from services.feed.loaded import Loaded, load
 from services.metrics import Metrics
 
@@ -36,11 +37,13 @@ class Live:
         for name in line:
             loaded = self._try(name, whole=True, previous=name != line[0])
             if loaded is not None:
-                return self._swap(loaded)
+                self._swap(loaded)
+                return
         for name in line:
             loaded = self._try(name, whole=False, previous=name != line[0])
             if loaded is not None:
-                return self._swap(loaded)
+                self._swap(loaded)
+                return
         log.error("no snapshot can be served", folder=str(self._root))
 
     async def watch(self, every_s: float, warm: Callable[[Loaded], None]) -> None:
@@ -63,7 +66,13 @@ class Live:
         if loaded is None:
             self._refused = name
             return
-        warm(loaded)
+        try:
+            warm(loaded)
+        except NotScored as error:
+            self._metrics.snapshot_refused.inc()
+            log.error("snapshot refused", snapshot=name, reason=str(error))
+            self._refused = name
+            return
         self._swap(loaded)
 
     def _candidates(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +37,7 @@ class Loaded:
     ranker: Ranker | None
     previous: bool = False
     _masks: LRUCache[tuple[str, str], Mask] = field(default_factory=lambda: LRUCache(_MASKS))
+    _masks_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def id(self) -> str:
@@ -60,15 +62,16 @@ class Loaded:
     def eligible(self, category: str, region: str) -> Mask:
         """bool [n]: which items may be shown in this category and region ("": any). Kept for the last 64 pairs.
 
-        A region of no item allows the items that have no region of their own.
+        A region of no item allows the items that have no region of their own. Safe to call from any thread.
         """
         if region not in self.items.regions:
             region = NO_REGION if region and self.items.regions else ""
-        mask = self._masks.get((category, region))
-        if mask is None:
-            mask = self.items.eligible(self.items.category_code(category) if category else None, region)
-            mask.setflags(write=False)
-            self._masks[category, region] = mask
+        with self._masks_lock:
+            mask = self._masks.get((category, region))
+            if mask is None:
+                mask = self.items.eligible(self.items.category_code(category) if category else None, region)
+                mask.setflags(write=False)
+                self._masks[category, region] = mask
         return mask
 
 
@@ -81,27 +84,30 @@ def load(snapshot: Snapshot, *, exact_below: int, threads: int, previous: bool) 
     spec = snapshot.manifest
     try:
         items = ItemTable.load(snapshot.path(files.ITEMS), snapshot.path(files.ID_INDEX))
-        popular = Popular.load(snapshot.path(files.POPULAR))
+        if items.count != spec.items:
+            raise ValueError(f"{files.ITEMS}: {items.count} items, the manifest says {spec.items}")
+        popular = Popular.load(snapshot.path(files.POPULAR), items.count)
         retriever = None
         if snapshot.has(files.INDEX) and snapshot.has(files.VECTORS):
             retriever = Retriever.load(
                 snapshot.path(files.INDEX), snapshot.path(files.VECTORS),
-                index_spec=spec.index, query=spec.query, exact_below=exact_below, threads=threads,
+                shape=(spec.items, spec.dimension), index_spec=spec.index, query=spec.query,
+                exact_below=exact_below, threads=threads,
             )
         ranker = None
         if snapshot.has(files.RANKER):
             ranker = Ranker.load(snapshot.path(files.RANKER), spec.ranker, threads)
+        loaded = Loaded(spec, items, popular, retriever, ranker, previous)
+        check_golden(loaded)
+        return loaded
     except SnapshotError:
         raise
     except Exception as error:  # FAISS, ONNX Runtime and Arrow each have kinds of their own
         raise SnapshotError(f"snapshot {snapshot.id} refused: {type(error).__name__}: {error}") from error
-    loaded = Loaded(spec, items, popular, retriever, ranker, previous)
-    check_golden(loaded)
-    return loaded
 
 
 def check_golden(loaded: Loaded) -> None:
-    """Asks the builder's golden queries; they also warm the index up. Raises SnapshotError when an answer is another."""
+    """Asks the builder's golden queries, which also warms the index up. Raises SnapshotError on another answer."""
     if loaded.retriever is None:
         return
     everything = np.ones(loaded.items.count, np.bool_)
@@ -110,6 +116,8 @@ def check_golden(loaded: Loaded) -> None:
         ((_, scores),) = loaded.retriever.retrieve([context], everything)
         want = np.array(golden.top_scores, np.float32)
         if len(scores) < len(want) or not np.allclose(scores[: len(want)], want, atol=_GOLDEN_TOLERANCE):
-            raise SnapshotError(f"snapshot {loaded.id} refused: golden query {at} is answered otherwise than when built")
+            raise SnapshotError(
+                f"snapshot {loaded.id} refused: golden query {at} is answered otherwise than when it was built"
+            )
 
 

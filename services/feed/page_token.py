@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fallback.ladder import Rung
@@ -15,6 +16,7 @@ from services.errors import InvalidArgument
 _VERSION = 1
 _HEAD = struct.Struct("<BB8s25s")
 _MAC = 8
+_ROW_BITS = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ def encode(token: PageToken, key: bytes) -> str:
     """The token as URL-safe text, with a keyed checksum. About 2 bytes a row."""
     head = _HEAD.pack(_VERSION, token.rung, token.context_digest, token.snapshot_id.encode("ascii"))
     body = head + _deltas(sorted(token.rows))
-    return base64.urlsafe_b64encode(body + _mac(body, key)).decode("ascii").rstrip("=")
+    return _text(body + _mac(body, key))
 
 
 def decode(text: str, key: bytes) -> PageToken:
@@ -41,7 +43,7 @@ def decode(text: str, key: bytes) -> PageToken:
     except (binascii.Error, ValueError):
         raise _bad() from None
     body, mac = data[:-_MAC], data[-_MAC:]
-    if len(body) < _HEAD.size or mac != _mac(body, key):
+    if text != _text(data) or len(body) < _HEAD.size or not hmac.compare_digest(mac, _mac(body, key)):
         raise _bad()
     version, rung, digest, snapshot = _HEAD.unpack_from(body)
     if version != _VERSION:
@@ -50,6 +52,10 @@ def decode(text: str, key: bytes) -> PageToken:
         return PageToken(digest, snapshot.decode("ascii"), Rung(rung), tuple(_rows(body[_HEAD.size :])))
     except ValueError:
         raise _bad() from None
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
 
 
 def _bad() -> InvalidArgument:
@@ -74,7 +80,8 @@ def _deltas(rows: Iterable[int]) -> bytes:
     return bytes(out)
 
 
-def _rows(data: bytes) -> Iterable[int]:
+def _rows(data: bytes) -> Iterator[int]:
+    """The rows that `_deltas` wrote. Raises ValueError on a row above int32 and on an unfinished one."""
     row = shift = value = 0
     for byte in data:
         value |= (byte & 0x7F) << shift
@@ -83,3 +90,7 @@ def _rows(data: bytes) -> Iterable[int]:
             row += value
             yield row
             shift = value = 0
+        if shift > _ROW_BITS or row >> _ROW_BITS:
+            raise ValueError("a row above int32")
+    if shift:
+        raise ValueError("an unfinished row")

@@ -65,10 +65,12 @@ class Rankings:
                     found = await self._cache.get(question.key, partial(self._score, question, priority, trace))
         except TimeoutError:
             trace.note(Reason.NO_TIME)
-            return _stale(question, await self._cache.peek(question.key))
+            return _expired(question, await self._cache.peek(question.key))
         except ComputeFailed as failure:
             trace.note(_reason_of(failure))
-            return _stale(question, failure.stale)
+            if failure.stale is not None:
+                self._cache.took_stale()
+            return _expired(question, failure.stale)
         if found.unavailable is not None:
             trace.note(Reason.CACHE_UNAVAILABLE)
         return _found(question, found, trace)
@@ -95,11 +97,11 @@ def _found(question: Question, found: Found, trace: Trace) -> Ranking:
     return Ranking((Segment(Rung.RETRIEVED, answer.rows, answer.scores),), outcome, found.age_s)
 
 
-def _stale(question: Question, stale: Found | None) -> Ranking:
-    if stale is None:
+def _expired(question: Question, found: Found | None) -> Ranking:
+    if found is None:
         return Ranking()
-    answer = unpack(stale.payload, question.loaded.items.count)
-    return Ranking(_segments(answer, Rung.STALE), CacheOutcome.STALE, stale.age_s)
+    answer = unpack(found.payload, question.loaded.items.count)
+    return Ranking(_segments(answer, Rung.STALE), CacheOutcome.STALE, found.age_s)
 
 
 def _segments(answer: Answer, rung: Rung) -> tuple[Segment, Segment]:

@@ -91,10 +91,10 @@ def _rerank_one(loaded: Loaded, work: list[tuple[Question, Candidates]]) -> list
                 for question, (rows, found) in work
             ]
         )
-    except Exception as error:  # onnxruntime raises bare exceptions of its own kinds
+    except Exception as error:  # noqa: BLE001 - onnxruntime raises kinds of its own that share no base
         log.error("rerank failed", snapshot=loaded.id, ranker=loaded.ranker_id, error=str(error))
         return [(_unranked(found), Rung.RETRIEVED, Reason.RERANK_FAILED) for _, found in work]
-    answers = []
+    answers: list[tuple[Answer, Rung, Reason | None]] = []
     for (_, (rows, found)), given in zip(work, scores, strict=True):
         order = np.argsort(-given, kind="stable").astype(np.uint16)
         answers.append((Answer.of(rows, found, order, given[order]), Rung.RANKED, None))

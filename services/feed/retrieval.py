@@ -29,24 +29,35 @@ class Retriever:
         index_spec: IndexSpec,
         query: QuerySpec,
         exact_below: int,
+        threads: int,
     ) -> None:
         self._index = index
         self._vectors = vectors
         self._nprobe = index_spec.nprobe
         self._query = query
         self._exact_below = exact_below
+        self._threads = threads
 
     @classmethod
     def load(
-        cls, index: Path, vectors: Path, *, index_spec: IndexSpec, query: QuerySpec, exact_below: int, threads: int
+        cls,
+        index: Path,
+        vectors: Path,
+        *,
+        shape: tuple[int, int],
+        index_spec: IndexSpec,
+        query: QuerySpec,
+        exact_below: int,
+        threads: int,
     ) -> Retriever:
-        """Reads the index; the vectors are memory-mapped. Raises ValueError when the two do not belong together."""
-        faiss.omp_set_num_threads(threads)
+        """Reads the index; the vectors are memory-mapped. Raises ValueError when either is not of `shape` (n, d)."""
         loaded = faiss.read_index(str(index))
         mapped = np.load(vectors, mmap_mode="r", allow_pickle=False)
-        if mapped.ndim != 2 or mapped.dtype != np.float16 or (loaded.ntotal, loaded.d) != mapped.shape:
-            raise ValueError(f"index of {loaded.ntotal} x {loaded.d} beside vectors of {mapped.dtype} {mapped.shape}")
-        return cls(loaded, mapped, index_spec=index_spec, query=query, exact_below=exact_below)
+        if (loaded.ntotal, loaded.d) != shape:
+            raise ValueError(f"{index.name}: {loaded.ntotal} x {loaded.d}, expected {shape[0]} x {shape[1]}")
+        if mapped.dtype != np.float16 or mapped.shape != shape:
+            raise ValueError(f"{vectors.name}: {mapped.dtype} {mapped.shape}, expected float16 {shape}")
+        return cls(loaded, mapped, index_spec=index_spec, query=query, exact_below=exact_below, threads=threads)
 
     def retrieve(self, contexts: Sequence[Context], mask: Mask, k: int = CANDIDATES) -> list[Candidates]:
         """The best `k` rows for each context among the rows that `mask` (bool [n]) allows; fewer when there are fewer.
@@ -64,11 +75,12 @@ class Retriever:
         return self._search(queries, mask if allowed < len(mask) else None, min(k, allowed))
 
     def _search(self, queries: Floats, mask: Mask | None, k: int) -> list[Candidates]:
-        selector = None if mask is None else faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
-        if self._nprobe:
-            parameters = faiss.SearchParametersIVF(nprobe=self._nprobe, sel=selector)
-        else:
-            parameters = faiss.SearchParameters(sel=selector)
+        faiss.omp_set_num_threads(self._threads)  # OpenMP keeps this for each thread apart
+        parameters = _parameters(self._nprobe)
+        if mask is not None:
+            bits = np.packbits(mask, bitorder="little")
+            selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
+            parameters.sel = selector
         scores, rows = self._index.search(queries, k, params=parameters)
         found = rows >= 0
         return [(rows[i][found[i]].astype(np.int32), scores[i][found[i]]) for i in range(len(queries))]
@@ -77,3 +89,11 @@ class Retriever:
         scores = queries @ self._vectors[rows].astype(np.float32).T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return [(rows[best], scores[i, best]) for i, best in enumerate(order)]
+
+
+def _parameters(nprobe: int) -> faiss.SearchParameters:
+    if not nprobe:
+        return faiss.SearchParameters()
+    parameters = faiss.SearchParametersIVF()
+    parameters.nprobe = nprobe
+    return parameters

@@ -35,6 +35,7 @@ def build_slate(segments: Iterable[Segment], *, eligible: Mask, hidden: Sequence
     """The first `size` eligible rows of the segments in turn, none twice, none of `hidden`.
 
     Later segments backfill earlier ones; their scores are shifted below those before, so that scores never rise.
+    Rows are within the length of `eligible`; a segment's scores do not rise.
     """
     taken = np.asarray(hidden, np.int32)
     rows: list[Rows] = []
@@ -43,13 +44,15 @@ def build_slate(segments: Iterable[Segment], *, eligible: Mask, hidden: Sequence
     count = 0
     floor = np.inf
     for segment in segments:
-        keep = eligible[segment.rows] & ~np.isin(segment.rows, taken)
-        kept, given = segment.rows[keep], segment.scores[keep]
-        if not len(kept):
+        keep = np.flatnonzero(eligible[segment.rows] & ~np.isin(segment.rows, taken))
+        if not len(keep):
             continue
+        _, first = np.unique(segment.rows[keep], return_index=True)
+        keep = keep[np.sort(first)]
+        kept, given = segment.rows[keep], segment.scores[keep]
         taken = np.concatenate([taken, kept])
         rung = segment.rung if rung is None else rung
-        shifted = given + np.float32(min(0.0, floor - float(given[0])))
+        shifted = np.minimum(given + np.float32(min(0.0, floor - float(given[0]))), np.float32(floor))
         rows.append(kept)
         scores.append(shifted)
         floor = float(shifted[-1])

@@ -200,7 +200,7 @@ async def test_a_server_that_was_left_over_is_shut_down_and_its_data_taken_over(
 
 async def test_a_cancelled_start_leaves_neither_server_nor_lock(folder: Path) -> None:
     start = asyncio.create_task(EmbeddedValkey(folder).__aenter__())
-    while not (folder / "valkey.log").exists():
+    while not (folder / "valkey.log").exists():  # noqa: ASYNC110
         await asyncio.sleep(0)
     start.cancel()
     await asyncio.gather(start, return_exceptions=True)

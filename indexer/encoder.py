@@ -1,0 +1,119 @@
+"""The content encoder: a sentence-transformers model turns texts into vectors of length 1.
+
+Its fingerprint is found without importing torch, so that a build whose vectors are all stored stays light.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from indexer.errors import EncoderError
+from indexer.settings import EncoderSettings
+from indexer.text import TEMPLATE
+from indexer.vector_store import Vectors
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_NOT_LOADED = (
+    "*.md",
+    ".*",
+    "*.bin",
+    "*.h5",
+    "*.ot",
+    "*.msgpack",
+    "*.onnx",
+    "*.pt",
+    "*.pkl",
+    "onnx/*",
+    "openvino/*",
+    "data_config.json",
+    "train_script.py",
+)
+"""What a model folder may hold beside the model: other formats of the weights (some of them pickles) and prose."""
+_FORMAT = "v1"
+
+
+class Encoder:
+    """A model by its settings. Nothing is loaded before the first `encode`."""
+
+    def __init__(self, settings: EncoderSettings, threads: int) -> None:
+        self._settings = settings
+        self._threads = threads
+        self._folder = locate(settings.model)
+        self.fingerprint = fingerprint(self._folder, settings.max_seq_length)
+        self._model: SentenceTransformer | None = None
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """float16 [len(texts), d], each of length 1 (0 for a text without tokens). Raises EncoderError."""
+        if self._model is None:
+            self._model = self._load()
+        vectors = self._model.encode(
+            list(texts),
+            batch_size=self._settings.batch_size,
+            normalize_embeddings=True,
+            convert_to_numpy=True,
+            show_progress_bar=False,
+        )
+        halves = np.asarray(vectors).astype(np.float16)
+        if not np.isfinite(halves).all():
+            first = int(np.flatnonzero(~np.isfinite(halves).all(axis=1))[0])
+            raise EncoderError(f"{self._settings.model} gave NaN or infinity for the text {texts[first][:80]!r}")
+        return halves
+
+    def _load(self) -> SentenceTransformer:
+        import torch  # noqa: PLC0415 - only a build that encodes pays for it
+        from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+
+        torch.set_num_threads(self._threads)
+        device = None if self._settings.device == "auto" else self._settings.device
+        try:
+            model = SentenceTransformer(str(self._folder), device=device, local_files_only=True)
+            if self._settings.max_seq_length is not None:
+                model.max_seq_length = self._settings.max_seq_length
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            raise EncoderError(f"encoder.model {self._settings.model!r} in {self._folder} cannot be loaded: {error}") from error
+        return model.eval()
+
+
+def locate(model: str) -> Path:
+    """The folder of a model: a local one, or that of the hub's cache, into which it is downloaded when it is absent.
+
+    HF_HUB_OFFLINE and HF_HOME are respected. Raises EncoderError.
+    """
+    local = Path(model).expanduser()
+    if local.is_dir():
+        return local
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - not needed for a local folder
+
+    with suppress(OSError, ValueError):  # not in the cache
+        return Path(snapshot_download(model, local_files_only=True))
+    try:
+        return Path(snapshot_download(model, ignore_patterns=list(_NOT_LOADED)))
+    except (OSError, ValueError) as error:
+        raise EncoderError(
+            f"encoder.model {model!r} is neither a folder nor a model of the Hugging Face hub that can be reached: {error}"
+        ) from error
+
+
+def fingerprint(folder: Path, max_seq_length: int | None) -> str:
+    """32 hex digits: the model's files, the length at which texts are cut, and the version of the text template.
+
+    Raises EncoderError when the folder holds no weights in safetensors.
+    """
+    digest = hashlib.blake2b(f"{_FORMAT} {TEMPLATE} {max_seq_length}".encode(), digest_size=16)
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    loaded = [path for path in files if not any(path.match(pattern) for pattern in _NOT_LOADED)]
+    if not any(path.suffix == ".safetensors" for path in loaded):
+        raise EncoderError(f"{folder}: expected a sentence-transformers model with weights in .safetensors")
+    for path in loaded:
+        with (folder / path).open("rb") as file:
+            content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).digest()
+        digest.update(str(path).encode() + b"\0" + content)
+    return digest.hexdigest()

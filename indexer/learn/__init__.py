@@ -1,0 +1,1 @@
+"""What is learned from events: examples, the ranker, and how good a ranking is. Imports torch."""

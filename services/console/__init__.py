@@ -1,0 +1,1 @@
+"""HTTP beside gRPC: REST, metrics, health and one page for a person."""

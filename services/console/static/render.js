@@ -1,0 +1,156 @@
+// From answers to the page. Text of a catalogue enters by textContent only.
+
+import { CACHES, KINDS, REASONS, RUNGS, VERBS } from "./words.js";
+
+const at = (id) => document.getElementById(id);
+
+function make(tag, className, ...content) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  element.append(...content);
+  return element;
+}
+
+export const price = (value) => (value === null || value === undefined ? "" : value.toFixed(2));
+
+export const duration = (ms) => `${ms < 10 ? ms.toFixed(2) : ms.toFixed(1)} ms`;
+
+function age(seconds) {
+  if (seconds <= 0) return "Computed now";
+  return seconds < 90 ? `${seconds.toFixed(1)} s` : `${(seconds / 60).toFixed(1)} min`;
+}
+
+function about(item) {
+  const details = make("span", "details");
+  if (item.category) details.append(make("span", "category", item.category));
+  if (price(item.price)) details.append(make("span", "price", price(item.price)));
+  return make("span", "about", make("span", "title", item.title), details);
+}
+
+function pickButton(item, kind) {
+  const button = make("button", "pick", VERBS[kind]);
+  button.type = "button";
+  button.dataset.item = item.item_id;
+  button.setAttribute("aria-label", `${VERBS[kind]}: ${item.title}`);
+  return button;
+}
+
+export function showResults(items, kind, query) {
+  at("results").replaceChildren(
+    ...items.map((item) => make("li", "", about(item), pickButton(item, kind))),
+    ...(items.length ? [] : [make("li", "empty", query ? "No item holds this text." : "No items.")]),
+  );
+}
+
+export function showEvents(events) {
+  at("event-count").textContent = String(events.length);
+  at("no-events").hidden = events.length > 0;
+  const newest = events.slice(-8).reverse();
+  at("events").replaceChildren(
+    ...newest.map((event) =>
+      make("li", "", make("span", `kind ${event.type}`, KINDS[event.type]), make("span", "title", event.title)),
+    ),
+  );
+}
+
+// `before`: rank by item id in the list shown earlier, to tell what moved; empty: nothing is marked.
+export function showItems(items, described, before, kind) {
+  const most = Math.max(...items.map((item) => Math.abs(item.score)), 1e-9);
+  at("no-items").hidden = items.length > 0;
+  at("items").replaceChildren(
+    ...items.map((item) => {
+      const details = described.get(item.item_id);
+      const moved = make("span", "moved");
+      if (before.size) {
+        const was = before.get(item.item_id);
+        if (was === undefined) {
+          moved.append("new");
+          moved.classList.add("new");
+        } else if (was !== item.rank) {
+          moved.append(`${was > item.rank ? "▲" : "▼"}${Math.abs(was - item.rank)}`);
+          moved.classList.add(was > item.rank ? "up" : "down");
+        }
+      }
+      const fill = make("span", "fill");
+      fill.style.width = `${(100 * Math.max(item.score, 0)) / most}%`;
+      const score = make("span", "score", make("span", "value", item.score.toFixed(3)), make("span", "track", fill));
+      score.title = "Score; comparable within this page only";
+      return make("li", "", make("span", "rank", String(item.rank)), about(details), moved, score, pickButton(details, kind));
+    }),
+  );
+}
+
+export function relabel(kind) {
+  for (const button of document.querySelectorAll("button.pick")) {
+    const title = button.getAttribute("aria-label").split(": ").slice(1).join(": ");
+    button.textContent = VERBS[kind];
+    button.setAttribute("aria-label", `${VERBS[kind]}: ${title}`);
+  }
+}
+
+export function showSource(source, roundTripMs) {
+  const [name, text] = RUNGS[source.rung] ?? [source.rung, ""];
+  at("quality").textContent = source.degraded ? "Degraded" : "Full quality";
+  at("quality").className = `chip ${source.degraded ? "low" : "full"}`;
+  at("rung").textContent = name;
+  at("rung-text").textContent = text;
+  at("reasons").replaceChildren(
+    ...source.reasons.map((reason) => make("li", "", REASONS[reason] ?? "", " ", make("code", "", reason))),
+  );
+  const hit = ["local", "shared", "joined"].includes(source.cache);
+  at("cache").textContent = CACHES[source.cache] ?? source.cache;
+  at("cache").className = hit ? "hit" : "";
+  at("age").textContent = hit || source.cache === "stale" ? age(source.cache_age_seconds) : "Computed now";
+  at("context").textContent = String(source.context_events);
+  at("ranker").textContent = source.ranker_id || "none";
+  at("snapshot").textContent = source.snapshot_id || "none";
+  at("response").textContent = source.response_id;
+  showStages(source.stages, roundTripMs);
+}
+
+function showStages(stages, roundTripMs) {
+  const total = stages.find((stage) => stage.stage === "total")?.milliseconds ?? 0;
+  const parts = stages.filter((stage) => stage.stage !== "total");
+  const scale = Math.max(total, parts.reduce((sum, part) => sum + part.milliseconds, 0), 1e-6);
+  at("total").textContent = duration(total);
+  let start = 0;
+  at("stages").replaceChildren(
+    ...parts.map((part) => {
+      const bar = make("span", "bar-fill");
+      bar.style.marginLeft = `${(100 * start) / scale}%`;
+      bar.style.width = `${(100 * part.milliseconds) / scale}%`;
+      start += part.milliseconds;
+      return make(
+        "li", "", make("span", "stage", part.stage), make("span", "lane", bar), make("span", "ms", duration(part.milliseconds)),
+      );
+    }),
+  );
+  at("round-trip").textContent = `${duration(roundTripMs)} as this browser sees it, HTTP included.`;
+}
+
+export function showShopper(number, session) {
+  at("shopper-number").textContent = String(number);
+  at("session").textContent = session;
+}
+
+export function showPage(number, hasNext) {
+  at("page-number").textContent = `Page ${number}`;
+  at("previous").disabled = number === 1;
+  at("next").disabled = !hasNext;
+}
+
+export function showReadiness(ready) {
+  const state = !ready.ready ? "off" : ready.degraded ? "low" : "on";
+  at("ready").className = `ready ${state}`;
+  at("ready-text").textContent = { off: "Not ready", low: "Ready, degraded", on: "Ready" }[state];
+}
+
+export function showLive(live) {
+  at("live").setAttribute("aria-pressed", String(live));
+  at("live-text").textContent = live ? "Live" : "Paused";
+}
+
+export function alertPerson(message) {
+  at("alert").textContent = message;
+  at("alert").hidden = !message;
+}
