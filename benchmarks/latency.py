@@ -50,8 +50,14 @@ async def service(snapshots: Path, **environment: str) -> AsyncIterator[feed_pb2
             f"[state]\nfolder = '{folder}/valkey'\n[log]\nformat = 'json'\n"
         )
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services.cli", "serve", "--config", str(settings),
-            stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment},
+            sys.executable,
+            "-m",
+            "services.cli",
+            "serve",
+            "--config",
+            str(settings),
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **environment},
         )
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{await _port(process)}") as channel:
@@ -82,8 +88,14 @@ async def measure(stub: feed_pb2_grpc.FeedServiceStub, requests: list[feed_pb2.G
             name = f"{rung.removeprefix('RUNG_')}/{cache.removeprefix('CACHE_OUTCOME_')}/{len(page.items)} items"
             outcomes[name] = outcomes.get(name, 0) + 1
     p50, p95, p99 = np.percentile(took, [50, 95, 99])
-    return {"requests": len(took), "p50_ms": round(p50, 2), "p95_ms": round(p95, 2), "p99_ms": round(p99, 2),
-            "max_ms": round(max(took), 2), "answers": outcomes}
+    return {
+        "requests": len(took),
+        "p50_ms": round(p50, 2),
+        "p95_ms": round(p95, 2),
+        "p99_ms": round(p99, 2),
+        "max_ms": round(max(took), 2),
+        "answers": outcomes,
+    }
 
 
 async def main() -> None:
@@ -96,12 +108,16 @@ async def main() -> None:
     options = parser.parse_args()
     asked = [
         feed_pb2.GetFeedRequest(
-            session_id=f"s{at}", page_size=20,
+            session_id=f"s{at}",
+            page_size=20,
             recent_events=[feed_pb2.Event(item_id=item, type=feed_pb2.EVENT_TYPE_CLICK) for item in items],
         )
         for at, items in enumerate(contexts(options.events, options.requests + WARM_UP))
     ]
-    result: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "python": platform.python_version()}
+    result: dict[str, Any] = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+    }
     async with service(options.snapshots, FEEDLINE_CACHE__ENABLED="false") as stub:
         result["scored"] = await measure(stub, asked)
     async with service(options.snapshots) as stub:

@@ -31,7 +31,13 @@ _SAME_SCORE = 1e-6
 
 
 def build_index(
-    vectors: Vectors, first_rows: npt.NDArray[np.int64], settings: AnnSettings, *, threads: int, seed: int, advance: Advance
+    vectors: Vectors,
+    first_rows: npt.NDArray[np.int64],
+    settings: AnnSettings,
+    *,
+    threads: int,
+    seed: int,
+    advance: Advance,
 ) -> faiss.Index:
     """An index of float16 [n, d] in row order. `first_rows` int64 [t]: a row of each distinct text, to train on.
 
@@ -82,7 +88,9 @@ def search(index: faiss.Index, queries: Floats, k: int, nprobe: int) -> tuple[Fl
     """Scores float32 [q, k] and rows int64 [q, k], best first; a row of -1 stands for nothing found."""
     if not np.isfinite(queries).all():
         raise ValueError("a query vector is not finite")
-    parameters = faiss.SearchParametersIVF(nprobe=nprobe) if nprobe else None
+    parameters = faiss.SearchParametersIVF() if nprobe else None
+    if parameters is not None:
+        parameters.nprobe = nprobe
     scores, rows = index.search(queries, min(k, index.ntotal), params=parameters)
     return scores, rows
 

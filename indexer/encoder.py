@@ -69,16 +69,22 @@ class Encoder:
 
     def _load(self) -> SentenceTransformer:
         import torch  # noqa: PLC0415 - only a build that encodes pays for it
+        from safetensors import SafetensorError  # noqa: PLC0415
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+        from transformers.utils import logging as transformers_logging  # noqa: PLC0415
 
+        transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # progress is shown by the job
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         torch.set_num_threads(self._threads)
         device = None if self._settings.device == "auto" else self._settings.device
         try:
             model = SentenceTransformer(str(self._folder), device=device, local_files_only=True)
             if self._settings.max_seq_length is not None:
                 model.max_seq_length = self._settings.max_seq_length
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise EncoderError(f"encoder.model {self._settings.model!r} in {self._folder} cannot be loaded: {error}") from error
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+            raise EncoderError(
+                f"encoder.model {self._settings.model!r} in {self._folder} cannot be loaded: {error}"
+            ) from error
         return model.eval()
 
 
@@ -98,7 +104,7 @@ def locate(model: str) -> Path:
         return Path(snapshot_download(model, ignore_patterns=list(_NOT_LOADED)))
     except (OSError, ValueError) as error:
         raise EncoderError(
-            f"encoder.model {model!r} is neither a folder nor a model of the Hugging Face hub that can be reached: {error}"
+            f"encoder.model {model!r} is neither a folder nor a model of the Hugging Face hub within reach: {error}"
         ) from error
 
 

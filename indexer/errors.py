@@ -27,9 +27,9 @@ class EncoderError(BuildError):
     """The encoder cannot be found or loaded, or its vectors cannot be used."""
 
 
-class TooManyBadRows(BuildError):  # noqa: N818 - what happened, not that it is an error
+class TooManyBadRows(BuildError):
     """The share of bad rows is above `max_bad_share`; the message says where they are written."""
 
 
-class GateFailed(BuildError):  # noqa: N818
+class GateFailed(BuildError):
     """A gate before publishing did not hold; the message names every such gate, what was measured and the bound."""

@@ -44,7 +44,8 @@ with typed as (
     left join items on items.item_id = staged.item_id
     left join type_names as names on names.word = lower(trim(staged.type))
 )
-select file, line, event_id, row, session, cast(type as utinyint) as type, cast(moment as timestamp) as moment, region, case
+select file, line, event_id, row, session, cast(type as utinyint) as type, cast(moment as timestamp) as moment,
+    region, case
     when item_id is null or item_id = '' then {'field': 'item_id', 'reason': 'is missing', 'value': ''}
     when session_id is null or session_id = '' then {'field': 'session_id', 'reason': 'is missing', 'value': ''}
     when named(occurred_at) is null then {'field': 'occurred_at', 'reason': 'is missing', 'value': ''}
@@ -141,7 +142,9 @@ def _summary(work: Workspace, seen: int, bad: int, until: datetime | None) -> Ev
         " from checked anti join repeats using (file, line) where fault is null",
         {"impression": IMPRESSION, "until": until},
     ).fetchall()
-    ((kept, sessions, last),) = work.sql.execute("select count(*), count(distinct session), max(moment) from events").fetchall()
+    ((kept, sessions, last),) = work.sql.execute(
+        "select count(*), count(distinct session), max(moment) from events"
+    ).fetchall()
     work.sql.execute("drop table checked; drop table repeats")
     return Events(seen, bad, repeated, impressions, later, kept, sessions, last and last.replace(tzinfo=UTC))
 

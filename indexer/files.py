@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is left out: 1-based data row of a file, field ("" for the whole row), reason, the value's beginning."""
+    """A row that is left out: 1-based data row, field ("" for the whole row), reason, the beginning of the value."""
 
     file: str
     row: int
@@ -88,10 +88,10 @@ class Chunk:
 
 
 def shown(value: object) -> str:
-    """The beginning of a value, for a person to read."""
+    """The beginning of a value, on one line, for a person to read."""
     text = value if isinstance(value, str) else repr(value)
-    printable = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return printable if len(printable) <= _SHOWN else printable[: _SHOWN - 1] + "…"
+    printable = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text[:_SHOWN])
+    return printable if len(text) <= _SHOWN else printable + "…"
 
 
 def kind_of(path: Path) -> str:
@@ -137,7 +137,7 @@ def columns_of(path: Path, wanted: Sequence[Column], existing: Sequence[str]) ->
         if column.required and column.name not in existing:
             names = ", ".join(map(repr, existing)) or "none"
             raise SettingsError(
-                f"{path}: there is no column {column.name!r} for {column.field}; set {column.setting} to one of: {names}"
+                f"{path}: no column {column.name!r} for {column.field}; set {column.setting} to one of: {names}"
             )
     return {column.field: column.name for column in wanted if column.name in existing}
 
@@ -163,3 +163,7 @@ def lines(file: BinaryIO) -> Iterator[str]:
             text = CUT + "\n"
         yield text.removeprefix("\ufeff") if first else text
         first = False
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)

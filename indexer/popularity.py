@@ -89,7 +89,9 @@ def score_items(
     Leaves the scores by region and item in the table `sold`, for `write_lists`.
     """
     weights = {TYPE_NUMBER[name]: getattr(settings, name) for name in ("view", "click", "cart", "purchase")}
-    table = pa.table([pa.array(list(weights), pa.uint8()), pa.array(list(weights.values()), pa.float64())], ["type", "weight"])
+    table = pa.table(
+        [pa.array(list(weights), pa.uint8()), pa.array(list(weights.values()), pa.float64())], ["type", "weight"]
+    )
     work.sql.register("type_weights", table)
     parameters = {
         "unit": _UNIT,
@@ -125,5 +127,7 @@ def write_lists(work: Workspace, settings: PopularitySettings, path: Path) -> in
         for batch in work.batches(_BEST.format(unit=_UNIT, list_length=settings.list_length)):
             writer.write_table(pa.Table.from_batches([batch]).cast(SCHEMA))
     lists = work.count("select count(*) from (select distinct region, category from candidates)")
-    work.sql.execute("drop table pool; drop table here; drop table everywhere; drop table all_regions; drop table candidates")
+    work.sql.execute(
+        "drop table pool; drop table here; drop table everywhere; drop table all_regions; drop table candidates"
+    )
     return lists

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,14 +73,15 @@ class Quarantine:
         for old in sorted(self.path.parent.glob("*.jsonl"))[: -_FILES_KEPT + 1]:
             old.unlink()
         names = [[str(path) for path in files], list(range(len(files)))]
-        columns = list(zip(*((row.file, row.row, row.field, row.reason, row.value) for row in aside.rows), strict=True))
+        named = [dict(zip(_ASIDE.names, astuple(row), strict=True)) for row in aside.rows]
         work.sql.register("file_names", pa.table(names, names=["name", "number"]))
-        work.sql.register("set_aside", pa.table([*columns] or [[]] * len(_ASIDE), schema=_ASIDE))
+        work.sql.register("set_aside", pa.Table.from_pylist(named, _ASIDE))
         rows = work.sql.execute(
             "select name, line, field, reason, value from ("
             " select number, line, field, reason, value from set_aside join file_names on file = name"
             " union all select file, line, field, reason, value from bad_rows) join file_names using (number)"
-            f" order by number, line limit {_ROWS_WRITTEN}"
+            " order by number, line limit $1",
+            [_ROWS_WRITTEN],
         )
         with self.path.open("a", encoding="utf-8") as out:
             for file, line, field, reason, value in rows.fetchall():

@@ -13,7 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from indexer.errors import InputError
-from indexer.files import CHUNK_ROWS, CUT, PARSED_ROWS, Aside, BadRow, Chunk, Column, binary, columns_of, kind_of, lines, shown
+from indexer.files import (
+    CHUNK_ROWS,
+    CUT,
+    PARSED_ROWS,
+    Aside,
+    BadRow,
+    Chunk,
+    Column,
+    binary,
+    columns_of,
+    kind_of,
+    lines,
+    shown,
+)
 from indexer.values import TOO_LONG_LINE, Bad, arrow_list, arrow_text, list_array, text_array
 
 _Row = TypeVar("_Row")

@@ -1,4 +1,4 @@
-"""The settings of the nightly job: frozen, validated at start, passed by constructor. The `[index]` table of the TOML."""
+"""The settings of the nightly job, `[index]` of the TOML: frozen, validated at start, passed by constructor."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class AnnSettings(_Section):
 
     recall_floor: float = Field(default=0.95, ge=0, le=1, description="recall@500 against exact search")
     flat_up_to: int = Field(default=20_000, ge=0, description="items; up to here search is exact")
-    tune_queries: int = Field(default=512, ge=1, le=100_000)
+    tune_queries: int = Field(default=256, ge=1, le=100_000)
 
 
 class RankerSettings(_Section):

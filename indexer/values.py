@@ -108,7 +108,9 @@ def _valid_utf8(column: Column, array: pa.Array, bad: Bad) -> pa.Array:
         text.validate(full=True)
     except pa.ArrowInvalid:
         raw = array.cast(pa.binary()).to_pylist()
-        return _encoded(column, [None if each is None else each.decode("utf-8", "surrogateescape") for each in raw], bad)
+        return _encoded(
+            column, [None if each is None else each.decode("utf-8", "surrogateescape") for each in raw], bad
+        )
     return text
 
 

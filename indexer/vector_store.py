@@ -4,7 +4,7 @@
     <folder>/<fingerprint>/shard-<digest>.keys.npy      bytes S16 [m], the content hash of each vector
 
 A shard is written to temporary names and renamed, its keys last: without keys there is no shard. The digest is that
-of both arrays, so that a damaged shard is recognised, left out and encoded again. Shards are never changed.
+of both arrays, so that a damaged shard is recognised, removed and encoded again. Shards are never changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GATHERED_ROWS = 65_536
 
 
 class VectorStore:
-    """The shards of one encoder. `damaged` names those that were left out, and why. 16 bytes a vector in memory."""
+    """The shards of one encoder. `damaged` names those that were removed, and why. 16 bytes a vector in memory."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._folder = folder / fingerprint
@@ -90,27 +90,28 @@ class VectorStore:
         """The keys of a shard, whose vectors become the last of `_shards`; no keys when it is damaged."""
         stem = path.name.removesuffix(_KEYS)
         try:
-            keys = np.load(path, allow_pickle=False)
-            vectors = np.load(path.with_name(f"{stem}{_VECTORS}"), mmap_mode="r", allow_pickle=False)
-            fault = _fault(keys, vectors, stem.removeprefix("shard-"), self.dimension)
+            keys: Keys = np.load(path, allow_pickle=False)
+            vectors: Vectors = np.load(path.with_name(f"{stem}{_VECTORS}"), mmap_mode="r", allow_pickle=False)
+            _require_sound(keys, vectors, stem.removeprefix("shard-"), self.dimension)
         except (OSError, ValueError, EOFError) as error:
-            fault = f"cannot be read: {error}"
-        if fault:
-            self.damaged[stem] = fault
+            self.damaged[stem] = f"cannot be used: {error}"
+            path.unlink(missing_ok=True)
             return np.empty(0, "S16")
         self._shards.append(vectors)
         return keys
 
 
-def _fault(keys: Keys, vectors: Vectors, digest: str, dimension: int) -> str:
+def _require_sound(keys: Keys, vectors: Vectors, digest: str, dimension: int) -> None:
     if keys.dtype != np.dtype("S16") or vectors.dtype != np.float16 or vectors.ndim != 2 or keys.ndim != 1:
-        return f"holds {keys.dtype} and {vectors.dtype}, expected S16 and float16"
+        raise ValueError(f"it holds {keys.dtype} and {vectors.dtype}, expected S16 and float16")
     if len(keys) != len(vectors) or (dimension and vectors.shape[1] != dimension):
-        return f"holds {len(keys)} keys and vectors of shape {vectors.shape}"
-    return "" if _digest(keys, vectors) == digest else "its contents are not what was written"
+        raise ValueError(f"it holds {len(keys)} keys and vectors of shape {vectors.shape}")
+    if _digest(keys, vectors) != digest:
+        raise ValueError("its contents are not what was written")
 
 
 def _digest(keys: Keys, vectors: Vectors) -> str:
-    digest = hashlib.blake2b(np.ascontiguousarray(keys), digest_size=16)
-    digest.update(np.ascontiguousarray(vectors))
+    digest = hashlib.blake2b(keys.tobytes(), digest_size=16)
+    for first in range(0, len(vectors), _GATHERED_ROWS):
+        digest.update(vectors[first : first + _GATHERED_ROWS].tobytes())
     return digest.hexdigest()

@@ -35,7 +35,7 @@ class Workspace:
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
         """The rows of a query, at most 65,536 a batch."""
         with self.sql.cursor() as reader:  # a connection does one thing at a time
-            yield from reader.execute(query).to_arrow_reader(BATCH_ROWS)
+            yield from reader.sql(query).to_arrow_reader(BATCH_ROWS)
 
     def count(self, query: str) -> int:
         """The one number that a query gives; 0 for null."""
@@ -65,7 +65,14 @@ def workspace(root: Path, *, threads: int, memory_limit_mb: int) -> Iterator[Wor
 
 
 def stage_files(
-    source: Path, columns: Sequence[Column], target: Path, aside: Aside, advance: Advance, *, delimiter: str, separator: str
+    source: Path,
+    columns: Sequence[Column],
+    target: Path,
+    aside: Aside,
+    advance: Advance,
+    *,
+    delimiter: str,
+    separator: str,
 ) -> list[Path]:
     """Copies the rows of all files at `source` into one Parquet file of text: file (number), line, and the fields.
 
@@ -93,5 +100,6 @@ def _batch(number: int, chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
     rows = len(chunk.numbers)
     arrays = [pa.repeat(pa.scalar(number, pa.int32()), rows), chunk.numbers]
     for field in list(schema)[2:]:
-        arrays.append(chunk.columns[field.name] if field.name in chunk.columns else pa.nulls(rows, field.type))
+        array = chunk.columns.get(field.name)
+        arrays.append(pa.nulls(rows, field.type) if array is None else array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

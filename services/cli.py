@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from services.errors import StartError
-from services.settings import Settings, load_settings
+from services.settings import load_settings
 
 app = typer.Typer(
     name="feedline",
@@ -133,21 +133,22 @@ def index_build(
     """Build a snapshot from a catalogue and its events, and publish it."""
     with _errors():
         from indexer.job import build
-        from indexer.progress import open_progress
+        from indexer.progress import reporter_for
+        from indexer.settings import IndexSettings
+        from indexer.summary import table_of
 
-        settings = _index_settings(load_settings(config), config)
-        with open_progress(quiet=json_output) as progress:
-            summary = build(
-                settings,
-                catalogue,
-                shop_events,
-                out,
-                until=until.replace(tzinfo=UTC) if until else None,
-                force=force,
-                now=datetime.now(UTC),
-                progress=progress,
-            )
-        _print(summary.as_dict(), summary.table(), as_json=json_output)
+        settings = IndexSettings.model_validate(load_settings(config).index)
+        summary = build(
+            settings,
+            catalogue,
+            shop_events,
+            out,
+            now=datetime.now(UTC),
+            reporter=reporter_for(sys.stderr),
+            until=until.replace(tzinfo=UTC) if until else None,
+            force=force,
+        )
+        _print(summary.as_dict(), table_of(summary), as_json=json_output)
 
 
 @index.command("list")
@@ -196,12 +197,17 @@ def main() -> None:
 @contextmanager
 def _errors() -> Iterator[None]:
     """Turns the errors that are meant for a person into one line on standard error and exit code 2."""
+    from pydantic import ValidationError
+
     from indexer.contract.snapshot import SnapshotError
+    from services.settings import describe
 
     try:
         yield
     except (StartError, SnapshotError) as error:
         _fail(str(error))
+    except ValidationError as error:
+        _fail(describe(error, None))
     except Exception as error:
         if type(error).__module__.startswith(("indexer.", "cache.")):
             _fail(str(error))

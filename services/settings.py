@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from services.errors import StartError
 
+_PREFIX = "FEEDLINE_"
 Port = Annotated[int, Field(ge=0, le=65535, description="0: a free one")]
 Milliseconds = Annotated[float, Field(ge=0, le=60_000)]
 
@@ -140,7 +143,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
-        env_prefix="FEEDLINE_",
+        env_prefix=_PREFIX,
         env_nested_delimiter="__",
         nested_model_default_partial_update=True,
     )
@@ -178,10 +181,26 @@ def load_settings(path: Path | None) -> Settings:
             raise StartError(f"settings {path}: {error.strerror or error}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise StartError(f"settings {path}: not TOML: {error}") from error
+    if unknown := list(_passed_over(given, os.environ)):
+        raise StartError("\n".join(f"settings {path or 'from the environment'}: {key}: unknown key" for key in unknown))
     try:
         return Settings(**given)
     except ValidationError as error:
         raise StartError(describe(error, path)) from error
+    except SettingsError as error:
+        raise StartError(f"settings from the environment: {error}") from error
+
+
+def _passed_over(given: Mapping[str, object], environment: Mapping[str, str]) -> Iterator[str]:
+    """Keys that pydantic-settings would not complain of: its own options, and sections misspelt in the environment.
+
+    A name without "__" is none of ours: Kubernetes sets FEEDLINE_PORT for a service that is called feedline.
+    """
+    yield from (key for key in given if key.startswith("_"))
+    for name in environment:
+        section, nested, _ = name.removeprefix(_PREFIX).partition("__")
+        if name.startswith(_PREFIX) and nested and section.lower() not in Settings.model_fields:
+            yield name
 
 
 def describe(error: ValidationError, path: Path | None) -> str:

@@ -23,7 +23,7 @@ def hits(ranked: Ranked, targets: Sequence[Rows]) -> npt.NDArray[np.bool_]:
 
 
 def ndcg(hit: npt.NDArray[np.bool_], targets: Sequence[Rows], k: int) -> PerQuestion:
-    """NDCG@k of each question, float64 [E]: sum of 1 / log2(rank + 1) over hits, over that of the best order possible."""
+    """NDCG@k of each question, float64 [E]: sum of 1 / log2(rank + 1) over hits, over that of the best order."""
     gains = 1 / np.log2(np.arange(2, k + 2))
     best = np.array([gains[: len(wanted)].sum() for wanted in targets])
     top = hit[:, :k]

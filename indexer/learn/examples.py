@@ -34,7 +34,7 @@ select session, row, type from (
     select session, row, type, row_number() over (
         partition by session order by moment, hash($seed, session, row, type)) as place
     from events join (
-        select session from spans where first >= $start and last < $stop
+        select session from spans where first >= cast($start as timestamp) and last < cast($stop as timestamp)
         order by hash($seed, session), session limit $limit) using (session))
 where place <= $longest order by session, place
 """
@@ -52,7 +52,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`context`: the first 1 to 5 items of a session. `targets` int32 [t], t >= 1: the distinct items of what follows."""
+    """`context`: the first 1 to 5 items of a session. `targets` int32 [t], t >= 1: the items of what follows."""
 
     context: Context
     targets: Rows
@@ -73,13 +73,13 @@ def sample(
     work: Workspace, start: datetime, stop: datetime | None, limit: int, query: QuerySpec, seed: int
 ) -> list[Example]:
     """At most `limit` sessions that begin at `start` or later and end before `stop` (None: whenever); needs `split`."""
-    forever = datetime.max
+    forever = datetime.max.replace(tzinfo=UTC)
     rows = work.sql.execute(
         _SAMPLE,
         {
             "seed": seed,
-            "start": start.replace(tzinfo=None),
-            "stop": forever if stop is None else stop.replace(tzinfo=None),
+            "start": start,
+            "stop": stop or forever,
             "limit": limit,
             "longest": _SESSION_EVENTS,
         },
@@ -88,9 +88,7 @@ def sample(
     return list(_examples(rows, query, random))
 
 
-def _examples(
-    events: list[tuple[int, int, int]], query: QuerySpec, random: np.random.Generator
-) -> Iterator[Example]:
+def _examples(events: list[tuple[int, int, int]], query: QuerySpec, random: np.random.Generator) -> Iterator[Example]:
     for _, group in groupby(events, key=lambda event: event[0]):
         session = [(row, kind) for _, row, kind in group]
         firsts = _first_places([row for row, _ in session])

@@ -37,18 +37,21 @@ def export_onnx(ranker: LinearRanker, path: Path, *, depth: int) -> RankerSpec:
             dynamo=True,
             verbose=False,
         )
-    assert program is not None  # noqa: S101 - None is for dynamo=False
-    model = program.model_proto
+    model = _whole(program).model_proto
     for node in model.graph.node:
         node.ClearField("metadata_props")  # file names and stack traces of this machine
         node.ClearField("doc_string")
     content = model.SerializeToString(deterministic=True)
     path.write_bytes(content)
-    features = TensorSpec(
-        name=_INPUT, dtype="float32", shape=("batch", "candidates", len(FEATURES)), columns=FEATURES
-    )
+    features = TensorSpec(name=_INPUT, dtype="float32", shape=("batch", "candidates", len(FEATURES)), columns=FEATURES)
     identity = f"linear-{hashlib.blake2b(content, digest_size=6).hexdigest()}"
     return RankerSpec(id=identity, kind="linear", depth=depth, inputs=(features,), output=_OUTPUT)
+
+
+def _whole(program: torch.onnx.ONNXProgram | None) -> torch.onnx.ONNXProgram:
+    if program is None:  # only of the exporter that is not asked
+        raise TypeError("torch.onnx.export gave no program")
+    return program
 
 
 class OnnxRanker:

@@ -31,7 +31,7 @@ class LinearRanker(torch.nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """`features` float32 [E, C, F]; `positive` bool [E, C]; `present` bool [E, C], False where there is no candidate."""
+    """`features` float32 [E, C, F]; `positive` bool [E, C]; `present` bool [E, C], False beyond the candidates."""
 
     features: Floats
     positive: npt.NDArray[np.bool_]

@@ -75,7 +75,7 @@ def check_token(header: str, token: str) -> None:
     """Compares in constant time. Raises Unauthorised."""
     if header[: len(_BEARER)].lower() != _BEARER:
         raise Unauthorised('expected "Bearer" and the write token')
-    if not hmac.compare_digest(header[len(_BEARER) :].strip().encode(), token.encode()):
+    if not hmac.compare_digest(header[len(_BEARER) :].strip().encode("latin-1"), token.encode()):
         raise Unauthorised("is not the write token")
 
 

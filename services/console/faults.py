@@ -37,7 +37,8 @@ def install_fault_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        return fault(error.status_code, "", str(error.detail), dict(error.headers or {}))
+        field = "body" if error.status_code == 413 else ""
+        return fault(error.status_code, field, str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> JSONResponse:

@@ -62,20 +62,21 @@ class BodyLimit:
 
 
 class SafeHeaders:
-    """Adds the security headers, and `Cache-Control: no-store` where nothing else is said."""
+    """Adds the security headers. Answers are not kept by caches; the page's own files are, and checked each time."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
+        kept = "no-cache" if scope.get("path", "").startswith("/static/") else "no-store"
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                headers["Cache-Control"] = kept
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -15,6 +15,15 @@ EventWord = Literal["impression", "view", "click", "cart", "purchase"]
 PriorityWord = Literal["interactive", "prefetch"]
 RungWord = Literal["ranked", "blended", "retrieved", "stale", "popular_category", "popular"]
 CacheWord = Literal["off", "unused", "local", "shared", "joined", "miss", "stale"]
+
+
+def _utf8(value: str) -> str:
+    if not value.isascii():
+        value.encode()  # JSON can spell half a surrogate pair, which no other encoding can: a ValueError.
+    return value
+
+
+Text = Annotated[str, AfterValidator(_utf8)]
 Int32 = Annotated[int, Field(strict=True, ge=-(2**31), le=2**31 - 1)]
 
 
@@ -37,16 +46,16 @@ class _Body(BaseModel):
 class EventBody(_Body):
     """One thing that a shopper did."""
 
-    event_id: str = Field(
+    event_id: Text = Field(
         default="",
         description="Chosen by the client, unique: an id that was stored before counts once. Required by /v1/events.",
     )
-    item_id: str = Field(description='As it stands in the catalogue ("007" is not "7"); at most 256 bytes.')
+    item_id: Text = Field(description='As it stands in the catalogue ("007" is not "7"); at most 256 bytes.')
     type: EventWord = Field(description="`impression` is kept for learning and never part of a session's context.")
     occurred_at: Time | None = Field(
         default=None, description="RFC 3339. Default: now. Not before 2000-01-01 and at most 5 minutes ahead."
     )
-    response_id: str = Field(default="", description="`provenance.response_id` of the page that led to this event.")
+    response_id: Text = Field(default="", description="`provenance.response_id` of the page that led to this event.")
 
 
 class FeedBody(_Body):
@@ -67,20 +76,22 @@ class FeedBody(_Body):
         }
     )
 
-    session_id: str = Field(default="", description="The session whose recorded events are the context.")
-    user_id: str = Field(default="", description="Opaque id of the person. Never part of a cache key.")
-    surface: str = Field(
+    session_id: Text = Field(default="", description="The session whose recorded events are the context.")
+    user_id: Text = Field(default="", description="Opaque id of the person. Never part of a cache key.")
+    surface: Text = Field(
         default="", description='Where it is shown: letters, digits, "_", "-", "."; at most 64. Default "default".'
     )
-    category: str = Field(default="", description="Only items of this category. Default: all.")
-    region: str = Field(default="", description="Only items that may be shown in this region. Default: no restriction.")
-    tenant: str = Field(default="", description='Separates several shops. As surface. Default "default".')
+    category: Text = Field(default="", description="Only items of this category. Default: all.")
+    region: Text = Field(
+        default="", description="Only items that may be shown in this region. Default: no restriction."
+    )
+    tenant: Text = Field(default="", description='Separates several shops. As surface. Default "default".')
     page_size: Int32 = Field(default=0, description="0 to 100; 0: the service's default, 20 unless set.")
-    page_token: str = Field(default="", description="`next_page_token` of the page before; at most 8,192 bytes.")
+    page_token: Text = Field(default="", description="`next_page_token` of the page before; at most 8,192 bytes.")
     recent_events: list[EventBody] = Field(
         default=[], description="What the client knows, oldest first; at most 100. Joined with the recorded events."
     )
-    exclude_item_ids: list[str] = Field(default=[], description="Must not be shown; at most 500.")
+    exclude_item_ids: list[Text] = Field(default=[], description="Must not be shown; at most 500.")
     priority: PriorityWord = Field(default="interactive", description="`prefetch` is shed first.")
 
 
@@ -95,10 +106,10 @@ class EventsBody(_Body):
         }
     )
 
-    session_id: str = Field(description="The browsing session. Not empty; at most 256 bytes.")
-    user_id: str = Field(default="", description="Opaque id of the person.")
-    tenant: str = Field(default="", description="As in /v1/feed.")
-    region: str = Field(default="", description="As in /v1/feed. Kept with the events: popularity is by region.")
+    session_id: Text = Field(description="The browsing session. Not empty; at most 256 bytes.")
+    user_id: Text = Field(default="", description="Opaque id of the person.")
+    tenant: Text = Field(default="", description="As in /v1/feed.")
+    region: Text = Field(default="", description="As in /v1/feed. Kept with the events: popularity is by region.")
     events: list[EventBody] = Field(description="1 to 100; each with an event_id.")
 
 

@@ -90,9 +90,13 @@ def load(snapshot: Snapshot, *, exact_below: int, threads: int, previous: bool) 
         retriever = None
         if snapshot.has(files.INDEX) and snapshot.has(files.VECTORS):
             retriever = Retriever.load(
-                snapshot.path(files.INDEX), snapshot.path(files.VECTORS),
-                shape=(spec.items, spec.dimension), index_spec=spec.index, query=spec.query,
-                exact_below=exact_below, threads=threads,
+                snapshot.path(files.INDEX),
+                snapshot.path(files.VECTORS),
+                shape=(spec.items, spec.dimension),
+                index_spec=spec.index,
+                query=spec.query,
+                exact_below=exact_below,
+                threads=threads,
             )
         ranker = None
         if snapshot.has(files.RANKER):
@@ -119,5 +123,3 @@ def check_golden(loaded: Loaded) -> None:
             raise SnapshotError(
                 f"snapshot {loaded.id} refused: golden query {at} is answered otherwise than when it was built"
             )
-
-

@@ -44,7 +44,7 @@ class Question:
 
 
 def ask(loaded: Loaded, request: FeedRequest, events: Sequence[ShopEvent], trace: Trace) -> Question:
-    """The question that a request asks of a snapshot; `events` oldest first. What the snapshot does not know is noted."""
+    """The question that a request asks of a snapshot; `events` oldest first. Notes what the snapshot does not know."""
     category = request.category
     if category and loaded.items.category_code(category) is None:
         trace.note(Reason.UNKNOWN_CATEGORY)

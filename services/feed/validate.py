@@ -27,8 +27,9 @@ def feed_request(message: feed_pb2.GetFeedRequest, *, now_ms: int, default_page_
     """A validated request with its defaults filled in. Raises InvalidArgument naming the first field at fault."""
     if not 0 <= message.page_size <= MAX_PAGE_SIZE:
         raise InvalidArgument("page_size", f"{message.page_size} is outside 0 to {MAX_PAGE_SIZE}")
-    if len(message.page_token) > MAX_TOKEN_BYTES:
-        raise InvalidArgument("page_token", f"{len(message.page_token)} characters, at most {MAX_TOKEN_BYTES}")
+    token_size = len(message.page_token.encode())
+    if token_size > MAX_TOKEN_BYTES:
+        raise InvalidArgument("page_token", f"{token_size} bytes, at most {MAX_TOKEN_BYTES}")
     return FeedRequest(
         session_id=_text("session_id", message.session_id),
         user_id=_text("user_id", message.user_id),

@@ -30,7 +30,7 @@ def settings_for(folder: Path, **sections: dict[str, Any]) -> Settings:
     }
     for name, section in sections.items():
         given[name] = {**given.get(name, {}), **section}
-    return Settings(**given)
+    return Settings.model_validate(given)
 
 
 @asynccontextmanager
@@ -55,7 +55,9 @@ class Client:
             request_serializer=feed_pb2.RecordEventsRequest.SerializeToString,
             response_deserializer=feed_pb2.RecordEventsResponse.FromString,
         )
-        self.raw = channel.unary_unary("/feedline.v1.FeedService/GetFeed")
+        self.raw: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/feedline.v1.FeedService/GetFeed"
+        )
 
     async def feed(self, *, timeout: float | None = None, **fields: Any) -> feed_pb2.GetFeedResponse:
         """GetFeed."""
@@ -66,7 +68,9 @@ class Client:
         return await self._record(feed_pb2.RecordEventsRequest(session_id=session_id, events=events, **fields))
 
 
-def viewed(item_id: str, event_id: str = "", kind: feed_pb2.EventType = feed_pb2.EVENT_TYPE_VIEW) -> feed_pb2.Event:
+def viewed(
+    item_id: str, event_id: str = "", kind: feed_pb2.EventType.ValueType = feed_pb2.EVENT_TYPE_VIEW
+) -> feed_pb2.Event:
     """An event of now."""
     return feed_pb2.Event(event_id=event_id, item_id=item_id, type=kind)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from services.errors import StartError
 from services.feed.app import FeedApp, open_app
@@ -23,9 +23,14 @@ from tests.feed.conftest import Client, client, settings_for, viewed
 
 
 async def test_health_says_serving_when_ready(feed: Client) -> None:
-    health = health_pb2_grpc.HealthStub(feed.channel)
+    check: grpc.aio.UnaryUnaryMultiCallable[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse]
+    check = feed.channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
     for name in ("", SERVICE):
-        answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
+        answer = await check(health_pb2.HealthCheckRequest(service=name))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -33,13 +38,18 @@ async def test_reflection_is_a_setting(tmp_path: Path, snapshots: Path) -> None:
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
     for wanted in (True, False):
         async with open_app(settings_for(tmp_path, serve={"reflection": wanted})) as app, client(app) as feed:
-            call = reflection_pb2_grpc.ServerReflectionStub(feed.channel).ServerReflectionInfo(iter([ask]))
+            call = feed.channel.stream_stream(
+                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+            )(iter([ask]))
             if not wanted:
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await call.read()
                 assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
                 continue
             answer = await call.read()
+            assert isinstance(answer, reflection_pb2.ServerReflectionResponse)
             assert SERVICE in [service.name for service in answer.list_services_response.service]
             call.cancel()
 

@@ -26,7 +26,7 @@ const kind = () => document.querySelector('input[name="kind"]:checked').value;
 const wire = ({ event_id, item_id, type, occurred_at }) => ({ event_id, item_id, type, occurred_at });
 
 async function refresh() {
-  const turn = ++state.asked;
+  const asking = ++state.asked;
   const request = {
     session_id: state.session,
     user_id: state.user,
@@ -42,11 +42,11 @@ async function refresh() {
     const page = await getFeed(request);
     const roundTripMs = performance.now() - start;
     const described = await describeItems(page.items.map((item) => item.item_id), page.provenance.snapshot_id);
-    if (turn !== state.asked) return; // A later question is on its way; this answer is of no interest.
+    if (asking !== state.asked) return; // A later question is on its way; this answer is of no interest.
     show(page, described, roundTripMs);
     render.alertPerson("");
   } catch (error) {
-    if (turn === state.asked) render.alertPerson(error.message);
+    if (asking === state.asked) render.alertPerson(error.message);
   }
 }
 
@@ -91,6 +91,12 @@ async function pick(itemId, responseId) {
 async function restart() {
   state.tokens = [""];
   await refresh();
+}
+
+async function turn(tokens) {
+  state.tokens = tokens;
+  await refresh();
+  at("feed").scrollIntoView();
 }
 
 async function become(carried) {
@@ -143,14 +149,8 @@ function listen() {
     radio.addEventListener("change", () => render.relabel(kind()));
   }
   for (const filter of ["category", "region"]) at(filter).addEventListener("change", restart);
-  at("next").addEventListener("click", () => {
-    state.tokens.push(state.next);
-    refresh();
-  });
-  at("previous").addEventListener("click", () => {
-    state.tokens.pop();
-    refresh();
-  });
+  at("next").addEventListener("click", () => turn([...state.tokens, state.next]));
+  at("previous").addEventListener("click", () => turn(state.tokens.slice(0, -1)));
   at("twin").addEventListener("click", () => become([...state.carried, ...state.own]));
   at("fresh").addEventListener("click", () => become([]));
   at("live").addEventListener("click", () => {

@@ -45,6 +45,7 @@ export function showResults(items, kind, query) {
 export function showEvents(events) {
   at("event-count").textContent = String(events.length);
   at("no-events").hidden = events.length > 0;
+  at("twin").disabled = events.length === 0;
   const newest = events.slice(-8).reverse();
   at("events").replaceChildren(
     ...newest.map((event) =>
@@ -108,21 +109,36 @@ export function showSource(source, roundTripMs) {
   showStages(source.stages, roundTripMs);
 }
 
+const ORDER = ["session", "key", "cache", "queue", "retrieve", "rerank", "slate"];
+const WITHIN_CACHE = new Set(["queue", "retrieve", "rerank"]); // A miss computes inside the cache's single flight.
+
+// Stages with where their bars begin, milliseconds from the start.
+export function waterfall(stages) {
+  const place = (stage) => (ORDER.includes(stage.stage) ? ORDER.indexOf(stage.stage) : ORDER.length);
+  const parts = stages.filter((stage) => stage.stage !== "total").sort((one, other) => place(one) - place(other));
+  let outer = 0;
+  let inner = 0;
+  return parts.map((part) => {
+    const within = WITHIN_CACHE.has(part.stage) && inner + part.milliseconds <= outer;
+    const start = within ? inner : outer;
+    inner = start + (part.stage === "cache" ? 0 : part.milliseconds);
+    outer = Math.max(outer, start + part.milliseconds);
+    return { ...part, start };
+  });
+}
+
 function showStages(stages, roundTripMs) {
   const total = stages.find((stage) => stage.stage === "total")?.milliseconds ?? 0;
-  const parts = stages.filter((stage) => stage.stage !== "total");
-  const scale = Math.max(total, parts.reduce((sum, part) => sum + part.milliseconds, 0), 1e-6);
+  const parts = waterfall(stages);
+  const scale = Math.max(total, ...parts.map((part) => part.start + part.milliseconds), 1e-6);
   at("total").textContent = duration(total);
-  let start = 0;
   at("stages").replaceChildren(
     ...parts.map((part) => {
-      const bar = make("span", "bar-fill");
-      bar.style.marginLeft = `${(100 * start) / scale}%`;
+      const bar = make("span", WITHIN_CACHE.has(part.stage) ? "bar-fill work" : "bar-fill");
+      bar.style.marginLeft = `${(100 * part.start) / scale}%`;
       bar.style.width = `${(100 * part.milliseconds) / scale}%`;
-      start += part.milliseconds;
-      return make(
-        "li", "", make("span", "stage", part.stage), make("span", "lane", bar), make("span", "ms", duration(part.milliseconds)),
-      );
+      const lane = make("span", "lane", bar);
+      return make("li", "", make("span", "stage", part.stage), lane, make("span", "ms", duration(part.milliseconds)));
     }),
   );
   at("round-trip").textContent = `${duration(roundTripMs)} as this browser sees it, HTTP included.`;

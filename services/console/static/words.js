@@ -33,6 +33,7 @@ export const REASONS = {
   retrieval_failed: "Retrieval failed.",
   rerank_failed: "The ranker failed.",
   scoring_failed: "Scoring failed.",
+  internal_error: "Something unforeseen failed; it is in the service's log.",
   cache_unavailable: "Redis does not answer; this page was computed without it.",
   no_context: "Nothing is known of this shopper yet, so popularity is the ranking.",
   unknown_category: "The snapshot does not know this category.",

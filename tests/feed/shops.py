@@ -1,0 +1,33 @@
+"""Loaded snapshots and questions about them, without a service around."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from indexer.contract.features import Context
+from indexer.contract.snapshot import open_snapshot
+from services.feed.loaded import Loaded, load
+from services.feed.question import Question
+from tests.snapshots import Shop, publish_shop
+
+
+def open_shop(root: Path, shop: Shop, *, exact_below: int = 0) -> Loaded:
+    """Publishes a snapshot of the shop and loads it."""
+    return reload(root / publish_shop(root, shop), exact_below=exact_below)
+
+
+def reload(folder: Path, *, exact_below: int = 0) -> Loaded:
+    """Loads what can be trusted of the snapshot in `folder`."""
+    return load(open_snapshot(folder), exact_below=exact_below, threads=1, previous=False)
+
+
+def viewed_context(*rows: int) -> Context:
+    """A context of views, newest first."""
+    return Context(np.array(rows, np.int32), np.full(len(rows), 2, np.uint8))
+
+
+def question(loaded: Loaded, *rows: int, category: str = "", region: str = "") -> Question:
+    """A question of somebody who viewed these rows, the newest first."""
+    return Question(loaded, "home", category, region, "default", viewed_context(*rows))
