@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from indexer.contract.snapshot import SnapshotError, current_id, open_snapshot, read_manifest, snapshot_ids
-from services.feed.loaded import load
+from services.feed.loading import Loader
 
 
 def describe(root: Path) -> list[dict[str, Any]]:
@@ -61,8 +61,8 @@ def verify(root: Path, snapshot_id: str) -> str:
     name = snapshot_id or current_id(root)
     if name is None:
         raise SnapshotError(f"{root}: nothing is published")
-    snapshot = open_snapshot(root / name).require_whole()
-    loaded = load(snapshot, exact_below=0, threads=1, previous=False)
+    snapshot = open_snapshot(root / name)
+    loaded = Loader(exact_below=0, threads=1).load(snapshot, whole=True)
     return (
         f"{name}: {len(snapshot.manifest.files)} files whole, {loaded.items.count:,} items, "
         f"{len(snapshot.manifest.golden)} golden queries answered as when built"

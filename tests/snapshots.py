@@ -1,4 +1,4 @@
-"""Small snapshots made straight from the contract, without the nightly job: random vectors, FAISS, a linear ONNX ranker."""
+"""Small snapshots straight from the contract, without the nightly job: random vectors, FAISS, a linear ranker."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 
@@ -37,11 +38,7 @@ def export_onnx(ranker: LinearRanker, path: Path, *, depth: int) -> RankerSpec:
             dynamo=True,
             verbose=False,
         )
-    model = _whole(program).model_proto
-    for node in model.graph.node:
-        node.ClearField("metadata_props")  # file names and stack traces of this machine
-        node.ClearField("doc_string")
-    content = model.SerializeToString(deterministic=True)
+    content = _bare(_whole(program).model_proto)
     path.write_bytes(content)
     features = TensorSpec(name=_INPUT, dtype="float32", shape=("batch", "candidates", len(FEATURES)), columns=FEATURES)
     identity = f"linear-{hashlib.blake2b(content, digest_size=6).hexdigest()}"
@@ -52,6 +49,15 @@ def _whole(program: torch.onnx.ONNXProgram | None) -> torch.onnx.ONNXProgram:
     if program is None:  # only of the exporter that is not asked
         raise TypeError("torch.onnx.export gave no program")
     return program
+
+
+def _bare(model: onnx.ModelProto) -> bytes:
+    """The model without what the exporter noted beside it: file names and stack traces of this machine."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    return model.SerializeToString(deterministic=True)
 
 
 class OnnxRanker:

@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,8 +96,9 @@ async def _demo(story: Story, places: Places) -> bool:
     if not await _snapshot(story, places, dataset):
         return False
     story.titles = Titles(dataset)
+    begun = time.monotonic()
     async with serving(places.config, places.log, grpc_port=0, console_port=0) as service:
-        await _ready(story, service)
+        await _ready(story, service, time.monotonic() - begun)
         ann = shopper.Shopper("Ann")
         async with FeedClient(service.target) as client:
             popular = await shopper.cold_start(story, client, ann)
@@ -148,14 +150,21 @@ async def _snapshot(story: Story, places: Places, dataset: Dataset) -> bool:
     return step.held
 
 
-async def _ready(story: Story, service: Service) -> None:
+async def _ready(story: Story, service: Service, start_s: float) -> None:
     why = "gRPC, the page and an embedded Valkey in one command. Ready only after the snapshot is verified and warmed."
     with story.step("Service: feedline serve", why) as step:
         with await asyncio.to_thread(urllib.request.urlopen, f"{service.page}readyz", timeout=5) as answer:
             state: dict[str, Any] = json.load(answer)
-        step.facts = {"grpc_port": service.grpc_port, "console_port": service.console_port, **state}
+        step.facts = {
+            "grpc_port": service.grpc_port,
+            "console_port": service.console_port,
+            "ready_after_s": round(start_s, 2),
+            **state,
+        }
         story.say(f"    gRPC on {service.target}, page on {service.page}, snapshot {state['snapshot_id']}")
-        story.claim(step, "ready, with a whole snapshot", state["ready"] and not state["degraded"])
+        story.claim(
+            step, f"ready after {start_s:.1f} s, with a whole snapshot", state["ready"] and not state["degraded"]
+        )
 
 
 async def _keep(story: Story, places: Places) -> None:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
-import numpy as np
 import structlog
 import uvloop
 from redis.exceptions import RedisError
@@ -21,7 +20,6 @@ from cache.feed_cache import CachePolicy, FeedCache
 from cache.redis_link import RedisLink, open_client
 from cache.redis_tier import RedisTier
 from cache.tier import LocalTier, Unavailability
-from indexer.contract.features import Context
 from services import logs
 from services.console.app import create_console
 from services.console.health import Readiness
@@ -30,9 +28,8 @@ from services.feed.admission import Gate
 from services.feed.batcher import Batcher
 from services.feed.event_stream import EventStream, check_state_server
 from services.feed.live import Live
-from services.feed.loaded import Loaded
+from services.feed.loading import Loader
 from services.feed.page import FeedLine, PagePolicy
-from services.feed.question import Question
 from services.feed.ranking import Rankings
 from services.feed.rerank import score
 from services.feed.servers import ConsoleServer, GrpcServer
@@ -99,12 +96,8 @@ async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
             max_stream_length=settings.state.max_stream_length,
             timeout_s=settings.state.write_timeout_ms / 1e3,
         )
-        live = Live(
-            settings.snapshots.folder,
-            exact_below=settings.serve.exact_scan_items,
-            threads=settings.scoring.threads,
-            metrics=metrics,
-        )
+        loader = Loader(exact_below=settings.serve.exact_scan_items, threads=settings.scoring.threads)
+        live = Live(settings.snapshots.folder, loader, metrics)
         gate = _gate(settings, metrics)
         batcher = _batcher(stack, settings, metrics)
         policy = _policy(settings)
@@ -127,30 +120,14 @@ async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
             console_port = await stack.enter_async_context(ConsoleServer.open(settings.console, console))
 
         await asyncio.to_thread(live.load_at_start)
-        loaded = live.current()
-        if loaded is not None:
-            await asyncio.to_thread(warm, loaded)
         if settings.snapshots.watch_s:
-            watch = asyncio.create_task(live.watch(settings.snapshots.watch_s, warm), name="watch-snapshots")
+            watch = asyncio.create_task(live.watch(settings.snapshots.watch_s), name="watch-snapshots")
             stack.push_async_callback(_cancelled, watch)
         await _warn_of_state(url)
         await grpc_server.set_ready(True)
         metrics.ready.set(1)
         stack.push_async_callback(_unready, grpc_server, metrics, settings.serve.lame_duck_s)
         yield FeedApp(grpc_server.port, console_port, live, servicer, gate, batcher, cache, metrics, url)
-
-
-def warm(loaded: Loaded) -> None:
-    """Scores small and full batches once, so that the first shopper does not pay for first uses."""
-    if loaded.retriever is None:
-        return
-    spread = np.linspace(0, loaded.items.count - 1, num=8, dtype=np.int32)
-    for size in (1, 8):
-        questions = [
-            Question(loaded, "warm", "", "", "warm", Context(spread[at : at + 1], np.array([2], np.uint8)))
-            for at in range(size)
-        ]
-        score(questions)
 
 
 def _policy(settings: Settings) -> PagePolicy:

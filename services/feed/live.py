@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from indexer.contract.snapshot import SnapshotError, current_id, lineage, open_snapshot, snapshot_ids
-from services.errors import NotScored
-from services.feed.loaded import Loaded, load
+from services.feed.loaded import Loaded
+from services.feed.loading import Loader
 from services.metrics import Metrics
 
 log = structlog.get_logger()
 
 
 class Live:
-    """Holds one reference, swapped whole. `on_swap` warms a snapshot up before it is served."""
+    """Holds one reference, swapped whole: a request sees one snapshot from beginning to end."""
 
-    def __init__(self, root: Path, *, exact_below: int, threads: int, metrics: Metrics) -> None:
+    def __init__(self, root: Path, loader: Loader, metrics: Metrics) -> None:
         self._root = root
-        self._exact_below = exact_below
-        self._threads = threads
+        self._loader = loader
         self._metrics = metrics
         self._loaded: Loaded | None = None
         self._refused: str | None = None
@@ -46,13 +44,13 @@ class Live:
                 return
         log.error("no snapshot can be served", folder=str(self._root))
 
-    async def watch(self, every_s: float, warm: Callable[[Loaded], None]) -> None:
+    async def watch(self, every_s: float) -> None:
         """Looks for a new CURRENT for ever; one that is refused leaves the old one serving."""
         while True:
             await asyncio.sleep(every_s)
-            await asyncio.to_thread(self.refresh, warm)
+            await asyncio.to_thread(self.refresh)
 
-    def refresh(self, warm: Callable[[Loaded], None]) -> None:
+    def refresh(self) -> None:
         """Loads, verifies, warms and swaps in CURRENT when it is another than the one served and not refused before."""
         try:
             name = current_id(self._root)
@@ -65,15 +63,8 @@ class Live:
         loaded = self._try(name, whole=True, previous=False)
         if loaded is None:
             self._refused = name
-            return
-        try:
-            warm(loaded)
-        except NotScored as error:
-            self._metrics.snapshot_refused.inc()
-            log.error("snapshot refused", snapshot=name, reason=str(error))
-            self._refused = name
-            return
-        self._swap(loaded)
+        else:
+            self._swap(loaded)
 
     def _candidates(self) -> list[str]:
         try:
@@ -88,10 +79,7 @@ class Live:
 
     def _try(self, name: str, *, whole: bool, previous: bool) -> Loaded | None:
         try:
-            snapshot = open_snapshot(self._root / name)
-            if whole:
-                snapshot.require_whole()
-            return load(snapshot, exact_below=self._exact_below, threads=self._threads, previous=previous)
+            return self._loader.load(open_snapshot(self._root / name), whole=whole, previous=previous)
         except SnapshotError as error:
             self._metrics.snapshot_refused.inc()
             log.error("snapshot refused", snapshot=name, reason=str(error), whole=whole)

@@ -5,25 +5,18 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-import numpy as np
-import structlog
 from cachetools import LRUCache
 
 from fallback.ladder import Reason
 from fallback.popular import Popular
-from indexer.contract import manifest as files
-from indexer.contract.features import Context
 from indexer.contract.items import ItemTable, Mask
 from indexer.contract.manifest import Manifest
-from indexer.contract.snapshot import Snapshot, SnapshotError
 from services.feed.ranker import Ranker
 from services.feed.retrieval import Retriever
 
-log = structlog.get_logger()
 NO_REGION = "\x00"
 """Stands for every region that the snapshot does not know; no request can spell it."""
 _MASKS = 64
-_GOLDEN_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,53 +66,3 @@ class Loaded:
                 mask.setflags(write=False)
                 self._masks[category, region] = mask
         return mask
-
-
-def load(snapshot: Snapshot, *, exact_below: int, threads: int, previous: bool) -> Loaded:
-    """Loads what is verified of a snapshot, and checks its golden queries.
-
-    Raises SnapshotError when not even popularity can be served, or when the index answers other rows than it did
-    when it was built.
-    """
-    spec = snapshot.manifest
-    try:
-        items = ItemTable.load(snapshot.path(files.ITEMS), snapshot.path(files.ID_INDEX))
-        if items.count != spec.items:
-            raise ValueError(f"{files.ITEMS}: {items.count} items, the manifest says {spec.items}")
-        popular = Popular.load(snapshot.path(files.POPULAR), items.count)
-        retriever = None
-        if snapshot.has(files.INDEX) and snapshot.has(files.VECTORS):
-            retriever = Retriever.load(
-                snapshot.path(files.INDEX),
-                snapshot.path(files.VECTORS),
-                shape=(spec.items, spec.dimension),
-                index_spec=spec.index,
-                query=spec.query,
-                exact_below=exact_below,
-                threads=threads,
-            )
-        ranker = None
-        if snapshot.has(files.RANKER):
-            ranker = Ranker.load(snapshot.path(files.RANKER), spec.ranker, threads)
-        loaded = Loaded(spec, items, popular, retriever, ranker, previous)
-        check_golden(loaded)
-        return loaded
-    except SnapshotError:
-        raise
-    except Exception as error:  # FAISS, ONNX Runtime and Arrow each have kinds of their own
-        raise SnapshotError(f"snapshot {snapshot.id} refused: {type(error).__name__}: {error}") from error
-
-
-def check_golden(loaded: Loaded) -> None:
-    """Asks the builder's golden queries, which also warms the index up. Raises SnapshotError on another answer."""
-    if loaded.retriever is None:
-        return
-    everything = np.ones(loaded.items.count, np.bool_)
-    for at, golden in enumerate(loaded.manifest.golden):
-        context = Context(np.array(golden.rows, np.int32), np.full(len(golden.rows), 2, np.uint8))
-        ((_, scores),) = loaded.retriever.retrieve([context], everything)
-        want = np.array(golden.top_scores, np.float32)
-        if len(scores) < len(want) or not np.allclose(scores[: len(want)], want, atol=_GOLDEN_TOLERANCE):
-            raise SnapshotError(
-                f"snapshot {loaded.id} refused: golden query {at} is answered otherwise than when it was built"
-            )

@@ -8,7 +8,8 @@ import numpy as np
 
 from indexer.contract.features import Context
 from indexer.contract.snapshot import open_snapshot
-from services.feed.loaded import Loaded, load
+from services.feed.loaded import Loaded
+from services.feed.loading import Loader
 from services.feed.question import Question
 from tests.snapshots import Shop, publish_shop
 
@@ -18,9 +19,9 @@ def open_shop(root: Path, shop: Shop, *, exact_below: int = 0) -> Loaded:
     return reload(root / publish_shop(root, shop), exact_below=exact_below)
 
 
-def reload(folder: Path, *, exact_below: int = 0) -> Loaded:
-    """Loads what can be trusted of the snapshot in `folder`."""
-    return load(open_snapshot(folder), exact_below=exact_below, threads=1, previous=False)
+def reload(folder: Path, *, exact_below: int = 0, whole: bool = False) -> Loaded:
+    """Loads what can be trusted of the snapshot in `folder`; with `whole` all of it or nothing."""
+    return Loader(exact_below=exact_below, threads=1).load(open_snapshot(folder), whole=whole)
 
 
 def viewed_context(*rows: int) -> Context:

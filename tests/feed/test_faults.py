@@ -143,7 +143,7 @@ async def test_a_bad_new_snapshot_leaves_the_old_one_serving(feed: Client, app: 
     before = (await feed.feed()).provenance.snapshot_id
     new = publish_shop(snapshots, Shop(seed=8), age=1, parent=before)
     _damage(snapshots / new / "index.faiss", "flipped")
-    await asyncio.to_thread(app.live.refresh, lambda loaded: None)
+    await asyncio.to_thread(app.live.refresh)
     page = await feed.feed(recent_events=[viewed("i5")])
     assert page.provenance.snapshot_id == before
     assert page.provenance.rung == RANKED

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,11 @@ from indexer.contract.manifest import INDEX, MANIFEST, POPULAR, RANKER
 from indexer.contract.publish import publish
 from indexer.contract.snapshot import CURRENT
 from services.errors import NotScored
+from services.feed import loading
 from services.feed.live import Live
-from services.feed.loaded import Loaded
+from services.feed.loading import Loader
+from services.feed.question import Question
+from services.feed.rerank import Scored, score
 from services.metrics import Metrics
 from tests.damage import flip_byte, replace_file
 from tests.snapshots import Shop, publish_shop
@@ -23,7 +26,7 @@ SHOP = Shop(count=6, dimension=4)
 
 def started(root: Path) -> tuple[Live, Metrics]:
     metrics = Metrics()
-    live = Live(root, exact_below=0, threads=1, metrics=metrics)
+    live = Live(root, Loader(exact_below=0, threads=1), metrics)
     live.load_at_start()
     return live, metrics
 
@@ -35,10 +38,6 @@ def served(live: Live) -> tuple[str, tuple[Reason, ...]] | None:
 
 def refusals(metrics: Metrics) -> float:
     return metrics.registry.get_sample_value("feedline_snapshots_refused_total") or 0.0
-
-
-def no_warming(loaded: Loaded) -> None:
-    assert loaded.retriever is not None
 
 
 @pytest.fixture
@@ -94,26 +93,30 @@ def test_a_current_that_is_gone_is_stood_in_for_by_the_newest_older_one(tmp_path
     assert served(started(tmp_path)[0]) == (two[1], (Reason.PREVIOUS_SNAPSHOT,))
 
 
-def test_a_new_snapshot_is_warmed_before_it_is_swapped_in(tmp_path: Path, two: tuple[str, str]) -> None:
+def test_a_new_snapshot_is_warmed_before_it_is_swapped_in(
+    tmp_path: Path, two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     live, _ = started(tmp_path)
     new = publish_shop(tmp_path, replace(SHOP, seed=9), age=2, parent=two[1])
-    during: list[tuple[str, str]] = []
+    during: set[tuple[str, str]] = set()
 
-    def warm(loaded: Loaded) -> None:
+    def score_and_look(questions: Sequence[Question]) -> list[Scored]:
         serving = live.current()
         assert serving is not None
-        during.append((serving.id, loaded.id))
+        during.add((serving.id, questions[0].loaded.id))
+        return score(questions)
 
-    live.refresh(warm)
-    live.refresh(warm)
-    assert during == [(two[1], new)]
+    monkeypatch.setattr(loading, "score", score_and_look)
+    live.refresh()
+    live.refresh()
+    assert during == {(two[1], new)}
     assert served(live) == (new, ())
 
 
 def test_a_rollback_is_followed(tmp_path: Path, two: tuple[str, str]) -> None:
     live, _ = started(tmp_path)
     publish(tmp_path, two[0])
-    live.refresh(no_warming)
+    live.refresh()
     assert served(live) == (two[0], ())
 
 
@@ -125,33 +128,46 @@ def test_a_new_snapshot_that_is_damaged_leaves_the_old_one_serving_and_is_read_o
     new = publish_shop(tmp_path, SHOP, age=2, parent=two[1])
     flip_byte(tmp_path / new / name)
     for _ in range(3):
-        live.refresh(no_warming)
+        live.refresh()
     assert served(live) == (two[1], ())
     assert refusals(metrics) == 1
 
 
-def test_a_new_snapshot_that_cannot_be_warmed_is_refused(tmp_path: Path, two: tuple[str, str]) -> None:
+def test_a_new_snapshot_that_cannot_be_warmed_is_refused(
+    tmp_path: Path, two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     live, metrics = started(tmp_path)
     publish_shop(tmp_path, SHOP, age=2, parent=two[1])
-    tries: list[str] = []
+    tries: list[int] = []
 
-    def warm(loaded: Loaded) -> None:
-        tries.append(loaded.id)
+    def fail(questions: Sequence[Question]) -> list[Scored]:
+        tries.append(len(questions))
         raise NotScored(Reason.RETRIEVAL_FAILED)
 
+    monkeypatch.setattr(loading, "score", fail)
     for _ in range(3):
-        live.refresh(warm)
+        live.refresh()
     assert served(live) == (two[1], ())
     assert (len(tries), refusals(metrics)) == (1, 1)
+
+
+def test_where_no_snapshot_can_be_warmed_popularity_is_served(
+    tmp_path: Path, two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(questions: Sequence[Question]) -> list[Scored]:
+        raise NotScored(Reason.RETRIEVAL_FAILED, str(len(questions)))
+
+    monkeypatch.setattr(loading, "score", fail)
+    assert served(started(tmp_path)[0]) == (two[1], (Reason.NO_INDEX,))
 
 
 def test_a_good_one_after_a_refused_one_is_served(tmp_path: Path, two: tuple[str, str]) -> None:
     live, _ = started(tmp_path)
     bad = publish_shop(tmp_path, SHOP, age=2, parent=two[1])
     flip_byte(tmp_path / bad / INDEX)
-    live.refresh(no_warming)
+    live.refresh()
     good = publish_shop(tmp_path, SHOP, age=3, parent=two[1])
-    live.refresh(no_warming)
+    live.refresh()
     assert served(live) == (good, ())
 
 
@@ -161,28 +177,21 @@ def test_a_current_that_is_lost_while_serving_changes_nothing(
 ) -> None:
     live, _ = started(tmp_path)
     spoil(tmp_path / CURRENT)
-    live.refresh(no_warming)
+    live.refresh()
     assert served(live) == (two[1], ())
 
 
 async def test_the_watch_goes_on_after_a_refusal(tmp_path: Path, two: tuple[str, str]) -> None:
     live, _ = started(tmp_path)
-    swapped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def warm(loaded: Loaded) -> None:
-        loop.call_soon_threadsafe(swapped.set)
-
-    watch = asyncio.create_task(live.watch(0.0, warm))
+    watch = asyncio.create_task(live.watch(0.0))
     bad = publish_shop(tmp_path / "aside", SHOP, age=2)
     (tmp_path / "aside" / bad).rename(tmp_path / bad)
     flip_byte(tmp_path / bad / INDEX)
     publish(tmp_path, bad)
-    await asyncio.to_thread(live.refresh, no_warming)
+    await asyncio.to_thread(live.refresh)
     good = publish_shop(tmp_path, replace(SHOP, seed=9), age=3, parent=two[1])
     async with asyncio.timeout(10):
-        await swapped.wait()
+        while served(live) != (good, ()):  # noqa: ASYNC110 - the watch runs in a thread of its own
+            await asyncio.sleep(0.01)
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
-    live.refresh(no_warming)
-    assert served(live) == (good, ())

@@ -35,7 +35,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 def refused(folder: Path, why: str) -> None:
     with pytest.raises(SnapshotError, match=f"snapshot {folder.name}(?s:.*){why}"):
-        reload(folder)
+        reload(folder, whole=True)
 
 
 def test_a_whole_snapshot_lacks_nothing(loaded: Loaded) -> None:
@@ -84,6 +84,16 @@ def smaller_index() -> bytes:
 def test_garbage_that_has_the_right_checksum_is_refused(folder: Path, name: str) -> None:
     replace_file(folder, name, b"garbage")
     refused(folder, "refused: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [(VECTORS, Reason.NO_INDEX), (INDEX, Reason.NO_INDEX), (RANKER, Reason.NO_RANKER)]
+)
+def test_garbage_that_popularity_does_not_need_is_left_out_when_need_be(
+    folder: Path, name: str, reason: Reason
+) -> None:
+    replace_file(folder, name, b"garbage")
+    assert reload(folder).reasons == (reason,)
 
 
 def test_what_a_faulty_builder_left_is_refused_by_name(folder: Path) -> None:

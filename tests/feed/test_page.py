@@ -194,7 +194,7 @@ async def test_a_repeated_event_is_stored_once(feed: Client) -> None:
 async def test_a_page_token_of_another_snapshot_starts_over(feed: Client, app: FeedApp, snapshots: Path) -> None:
     first = await feed.feed()
     publish_shop(snapshots, Shop(seed=8), age=1)
-    await asyncio.to_thread(app.live.refresh, lambda loaded: None)
+    await asyncio.to_thread(app.live.refresh)
     page = await feed.feed(page_token=first.next_page_token)
     assert page.provenance.snapshot_id == "20260102T000000Z-00000008"
     assert "page_token_restarted" in page.provenance.reasons

@@ -52,7 +52,11 @@ NO_VALUES: list[tuple[dict[str, Any], str, str]] = [
 
 def test_every_kind_of_bad_row_is_set_aside_with_its_number_field_and_reason(tmp_path: Path, kind: str) -> None:
     cases = BAD if kind == "parquet" else BAD + NO_VALUES
-    rows = [FIT, *({**FIT, "item_id": f"bad{at}", **bad} for at, (bad, _, _) in enumerate(cases)), {**FIT, "item_id": "z"}]
+    rows = [
+        FIT,
+        *({**FIT, "item_id": f"bad{at}", **bad} for at, (bad, _, _) in enumerate(cases)),
+        {**FIT, "item_id": "z"},
+    ]
     source = write(tmp_path / f"items.{kind}", rows, types={"item_id": pa.string(), "price": pa.float64()})
     with scratch(tmp_path / "out") as work:
         quarantine = load_items(work, source)
@@ -64,7 +68,7 @@ def test_every_kind_of_bad_row_is_set_aside_with_its_number_field_and_reason(tmp
 def test_rows_that_are_no_csv_are_set_aside(tmp_path: Path) -> None:
     source = tmp_path / "items.csv"
     source.write_bytes(
-        b"\xef\xbb\xbfitem_id,title\r\n1,one\r\n2\r\n3,three,more\r\n\r\n4,fo\xffur\r\n5,five\r\n6,\"six\nlines\"\r\n"
+        b'\xef\xbb\xbfitem_id,title\r\n1,one\r\n2\r\n3,three,more\r\n\r\n4,fo\xffur\r\n5,five\r\n6,"six\nlines"\r\n'
         b'7,"' + b"x" * 200_000 + b"\r\n8,eight\r\n"
     )
     with scratch(tmp_path / "out") as work:
@@ -164,7 +168,13 @@ def test_availability_is_read_as_people_write_it(tmp_path: Path) -> None:
 
 def test_the_text_to_encode_is_title_category_brand_description_on_one_line(tmp_path: Path) -> None:
     rows = [
-        {"item_id": "a", "title": " Red\n kettle ", "category": "kitchen", "brand": "Acme", "description": "Boils.\tFast"},
+        {
+            "item_id": "a",
+            "title": " Red\n kettle ",
+            "category": "kitchen",
+            "brand": "Acme",
+            "description": "Boils.\tFast",
+        },
         {"item_id": "b", "title": "Red kettle", "category": "kitchen", "brand": "Acme", "description": "Boils. Fast"},
         {"item_id": "c", "title": "", "category": "kitchen"},
     ]

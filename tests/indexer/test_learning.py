@@ -150,7 +150,9 @@ def test_a_feature_that_never_changes_gets_no_weight() -> None:
     data = questions([1.0, 0, 0, 0, 0])
     features = data.features.copy()
     features[:, :, 2] = 0.25
-    assert fit(TrainingSet(features, data.positive, data.present), threads=1).weights[2].item() == pytest.approx(0, abs=1e-3)
+    assert fit(TrainingSet(features, data.positive, data.present), threads=1).weights[2].item() == pytest.approx(
+        0, abs=1e-3
+    )
 
 
 def test_fitting_twice_gives_the_same_weights() -> None:
@@ -183,8 +185,7 @@ def test_one_ranker_is_one_file_and_another_has_another_id(tmp_path: Path) -> No
     other = export_onnx(LinearRanker(np.array([1.0, 1, 0, 0, 0])), tmp_path / "c.onnx", depth=50)
     assert first.id == second.id != other.id
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
-    assert str(Path(__file__).parent).encode() not in (tmp_path / "a.onnx").read_bytes()
-    assert b"/" not in (tmp_path / "a.onnx").read_bytes().replace(b"pkg.onnxscript/", b"")
+    assert b"/" not in (tmp_path / "a.onnx").read_bytes(), "no file name of the machine that built it"
 
 
 def test_an_export_that_scores_otherwise_is_refused(tmp_path: Path) -> None:

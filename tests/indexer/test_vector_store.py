@@ -67,9 +67,7 @@ def test_another_encoder_knows_nothing(tmp_path: Path) -> None:
 def test_a_damaged_shard_is_named_and_left_out_and_the_others_serve(tmp_path: Path, suffix: str, damage: str) -> None:
     filled(tmp_path, [["a", "b"], ["c", "d"]])
     key_file = next(
-        path
-        for path in (tmp_path / "model").glob("*.keys.npy")
-        if (np.load(path) == content_keys(["a", "b"], 2)).all()
+        path for path in (tmp_path / "model").glob("*.keys.npy") if (np.load(path) == content_keys(["a", "b"], 2)).all()
     )
     path = key_file.with_name(key_file.name.replace(".keys.npy", suffix))
     data = path.read_bytes()
