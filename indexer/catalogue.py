@@ -144,7 +144,7 @@ def _columns(settings: CatalogueSettings) -> Sequence[Column]:
             field,
             getattr(columns, field),
             f"catalogue.columns.{field}",
-            field in _REQUIRED or columns.explicit(field),
+            field in _REQUIRED or columns.named(field),
             kinds.get(field, "text"),  # type: ignore[arg-type]
         )
         for field in _FIELDS

@@ -156,7 +156,7 @@ def _columns(settings: EventSettings) -> Sequence[Column]:
             field,
             getattr(columns, field),
             f"events.columns.{field}",
-            field in _REQUIRED or columns.explicit(field),
+            field in _REQUIRED or columns.named(field),
         )
         for field in _FIELDS
     ]

@@ -18,9 +18,9 @@ class _Section(BaseModel):
 
 
 class _Columns(_Section):
-    def explicit(self, field: str) -> bool:
-        """Whether the user named the column: then it must exist."""
-        return field in self.model_fields_set
+    def named(self, field: str) -> bool:
+        """Whether the user gave the column another name than the default: then it must exist."""
+        return bool(getattr(self, field) != type(self).model_fields[field].default)
 
     @field_validator("*")
     @classmethod
@@ -31,7 +31,7 @@ class _Columns(_Section):
 
 
 class CatalogueColumns(_Columns):
-    """What the columns are called in the user's files. `item_id` and `title` must exist, and whatever is named here."""
+    """What the columns are called in the user's files. `item_id` and `title` must exist, and whatever is renamed here."""
 
     item_id: str = "item_id"
     title: str = "title"
@@ -44,7 +44,7 @@ class CatalogueColumns(_Columns):
 
 
 class EventColumns(_Columns):
-    """As CatalogueColumns. `session_id`, `item_id` and `occurred_at` must exist, and whatever is named here."""
+    """As CatalogueColumns. `session_id`, `item_id` and `occurred_at` must exist, and whatever is renamed."""
 
     event_id: str = "event_id"
     tenant: str = "tenant"

@@ -96,7 +96,7 @@ def test_a_shop_becomes_a_snapshot_and_a_ranker_that_learned(shop: Shop) -> None
     assert ranker["parity"] <= 1e-5
     assert ranker["weights"]["category_match"] > 0, "a session stays in its category"
     evaluation = manifest.evaluation
-    assert evaluation["sessions"] == 300
+    assert evaluation["sessions"] == pytest.approx(300, abs=1)
     assert evaluation["ranked"]["ndcg@10"] > evaluation["retrieval"]["ndcg@10"]
     report = json.loads(snapshot.path(names.REPORT).read_bytes())
     assert report["evaluation"] == evaluation
@@ -187,7 +187,7 @@ def test_too_many_bad_rows_stop_the_build_and_the_parent_stays(shop: Shop) -> No
     assert shop.current().id == parent
     kept = Path(str(error.value).rsplit(": ", 1)[1])
     assert [json.loads(line)["row"] for line in kept.read_text().splitlines()] == [1, 2, 3]
-    assert sorted(path.name for path in shop.out.iterdir()) == [".lock", "CURRENT", parent, "quarantine"]
+    assert {path.name for path in shop.out.iterdir()} == {".lock", "CURRENT", parent, "quarantine"}
 
 
 def test_a_few_bad_rows_are_counted_in_the_summary(shop: Shop) -> None:
@@ -275,7 +275,7 @@ build(settings, folder / "catalogue.parquet", folder / "events.jsonl", folder / 
 """
 
 
-@pytest.mark.parametrize("stage", ["encode", "index", "evaluate", "publish"])
+@pytest.mark.parametrize("stage", ["encode", "learn", "publish"])
 def test_a_build_that_is_killed_leaves_the_old_snapshot_or_the_new_one_whole(shop: Shop, stage: str) -> None:
     old = shop.build(plain_items(150), []).snapshot
     items = [{**item, "title": f"new {item['title']}"} for item in plain_items(150)]
@@ -289,7 +289,7 @@ def test_a_build_that_is_killed_leaves_the_old_snapshot_or_the_new_one_whole(sho
                 child.kill()
                 break
     current = shop.current()
-    assert current.id == old or stage in {"evaluate", "publish"}
+    assert (current.id == old) == (stage != "publish")
     summary = shop.build(items, [])
     assert summary.encoded == 0, "what the killed build encoded is kept"
     assert not list(shop.out.glob(".building-*"))
