@@ -31,7 +31,7 @@ class _Columns(_Section):
 
 
 class CatalogueColumns(_Columns):
-    """What the columns are called in the user's files. `item_id` and `title` must exist, and whatever is renamed here."""
+    """What the columns are called in the user's files: `item_id` and `title` must exist, and whatever is renamed."""
 
     item_id: str = "item_id"
     title: str = "title"

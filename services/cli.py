@@ -98,6 +98,17 @@ def demo(
     raise typer.Exit(code)
 
 
+@app.command("settings")
+def print_settings() -> None:
+    """Print a settings file with every key, its default and its meaning."""
+    from indexer.settings import IndexSettings
+    from services.settings import Settings
+    from services.settings_file import example
+
+    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
+    typer.echo(example(sections | {"index": IndexSettings}), nl=False)
+
+
 @events.command("export")
 def events_export(
     out: Annotated[Path, typer.Option("--out", help="Folder for the Parquet file.")],

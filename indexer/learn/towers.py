@@ -47,9 +47,9 @@ class SessionTower(nn.Module):
     def __init__(self, places: int) -> None:
         super().__init__()
         self.position = nn.Parameter(torch.zeros(places, DIMENSION))
-        self.type = nn.Parameter(torch.zeros(TYPES, DIMENSION))
+        self.kind = nn.Parameter(torch.zeros(TYPES, DIMENSION))
         self.recency = nn.Parameter(torch.linspace(0, -3, places).repeat(_HEADS, 1).T.contiguous())
-        self.type_weight = nn.Parameter(torch.zeros(TYPES, _HEADS))
+        self.kind_weight = nn.Parameter(torch.zeros(TYPES, _HEADS))
         self.key = nn.Linear(DIMENSION, DIMENSION)
         self.query = nn.Linear(2 * DIMENSION, DIMENSION)
         self.value = nn.Linear(DIMENSION, DIMENSION)
@@ -64,11 +64,11 @@ class SessionTower(nn.Module):
         """As the class says."""
         batch, places, _ = item_vectors.shape
         present = mask.to(item_vectors.dtype).unsqueeze(-1)
-        inputs = (item_vectors + self.position[:places] + self.type[types]) * present
+        inputs = (item_vectors + self.position[:places] + self.kind[types]) * present
         mean = inputs.sum(dim=1) / present.sum(dim=1).clamp(min=1)
         query = self.query(torch.cat([inputs[:, 0], mean], dim=1)).view(batch, 1, _HEADS, -1)
         keys = self.key(inputs).view(batch, places, _HEADS, -1)
-        logits = (keys * query).sum(dim=-1) / keys.shape[-1] ** 0.5 + self.recency[:places] + self.type_weight[types]
+        logits = (keys * query).sum(dim=-1) / keys.shape[-1] ** 0.5 + self.recency[:places] + self.kind_weight[types]
         weights = torch.softmax(logits.masked_fill(~mask.unsqueeze(-1), -1e9), dim=1) * present
         values = self.value(item_vectors).view(batch, places, _HEADS, -1)
         pooled = (weights.unsqueeze(-1) * values).sum(dim=1).reshape(batch, DIMENSION)

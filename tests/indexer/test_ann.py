@@ -42,6 +42,7 @@ def test_the_cheapest_nprobe_that_holds_the_floor_is_taken() -> None:
     costs = []
     for floor in (0.5, 0.9, 0.98):
         index, spec = built(vectors, AnnSettings(flat_up_to=100, recall_floor=floor))
+        assert isinstance(index, faiss.IndexIVF)
         assert spec.kind == f"ivf{index.nlist},sq8"
         assert spec.recall_at_500 >= floor
         assert 1 <= spec.nprobe < index.nlist
@@ -66,6 +67,7 @@ def test_items_of_one_text_count_as_equally_good() -> None:
 
 def test_a_floor_that_cannot_be_reached_gives_the_best_and_not_an_error() -> None:
     index, spec = built(clustered(4000), AnnSettings(flat_up_to=100, recall_floor=1.0))
+    assert isinstance(index, faiss.IndexIVF)
     assert spec.nprobe <= index.nlist
     assert 0.9 < spec.recall_at_500 <= 1.0
 

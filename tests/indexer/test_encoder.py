@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from indexer.encoder import Encoder, fingerprint, locate
 from indexer.errors import EncoderError
@@ -19,7 +20,8 @@ from indexer.settings import EncoderSettings
 def test_texts_become_half_precision_vectors_of_length_one(model: Path) -> None:
     encoder = Encoder(EncoderSettings(model=str(model), batch_size=2), threads=1)
     vectors = encoder.encode(["thing 1", "thing 2", "thing 1", "tea cups 7"])
-    assert (vectors.dtype, vectors.shape) == (np.float16, (4, 32))
+    assert vectors.dtype == np.float16
+    assert vectors.shape == (4, 32)
     assert np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=1), 1, atol=1e-3)
     assert np.array_equal(vectors[0], vectors[2])
     assert not np.array_equal(vectors[0], vectors[1])
@@ -74,8 +76,6 @@ def test_a_model_that_cannot_be_loaded_is_named(model: Path, tmp_path: Path) -> 
 
 
 def test_nan_from_the_model_is_refused_and_its_text_named(model: Path, tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
     copy = tmp_path / "model"
     shutil.copytree(model, copy)
     weights = next(copy.rglob("*.safetensors"))

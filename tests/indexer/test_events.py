@@ -91,7 +91,9 @@ def test_times_are_read_in_every_form_that_is_promised(tmp_path: Path) -> None:
         _, quarantine = load_shopping(work, write(tmp_path / "events.csv", rows))
         assert quarantined(quarantine) == []
         moments = work.sql.sql("select moment from events").fetchall()
-    assert [moment for (moment,) in moments] == [datetime(2026, 5, 1, hour) for hour in written.values()]
+    assert [moment.replace(tzinfo=UTC) for (moment,) in moments] == [
+        datetime(2026, 5, 1, hour, tzinfo=UTC) for hour in written.values()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,13 @@ def test_times_of_parquet_are_instants(tmp_path: Path, column: pa.Array) -> None
 
 
 def test_a_repeated_event_id_counts_once_and_events_without_one_all_count(tmp_path: Path, kind: str) -> None:
-    rows = [FIT, FIT, {**FIT, "event_id": None}, {**FIT, "event_id": None}, {**FIT, "item_id": "unknown"}]
+    rows: list[dict[str, Any]] = [
+        FIT,
+        FIT,
+        {**FIT, "event_id": None},
+        {**FIT, "event_id": None},
+        {**FIT, "item_id": "unknown"},
+    ]
     with scratch(tmp_path / "out") as work:
         catalogue(work, tmp_path)
         events, _ = load_shopping(work, write(tmp_path / f"events.{kind}", rows))
@@ -143,7 +151,8 @@ def test_impressions_are_counted_and_take_no_part(tmp_path: Path) -> None:
 
 def test_the_words_for_types_are_the_users_and_an_absent_one_has_a_default(tmp_path: Path) -> None:
     settings = EventSettings(type_names={"Bought": "purchase", "seen": "view"}, default_type="click")
-    rows = [{**FIT, "event_id": str(at), "type": word} for at, word in enumerate(("BOUGHT ", "seen", None))]
+    words: list[str | None] = ["BOUGHT ", "seen", None]
+    rows: list[dict[str, Any]] = [{**FIT, "event_id": str(at), "type": word} for at, word in enumerate(words)]
     with scratch(tmp_path / "out") as work:
         catalogue(work, tmp_path)
         load_shopping(work, write(tmp_path / "events.csv", rows), settings)
@@ -184,9 +193,10 @@ def test_no_events_are_events_too(tmp_path: Path) -> None:
 
 def test_a_parquet_file_of_no_bytes_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "zero.parquet").touch()
-    with scratch(tmp_path / "out") as work, pytest.raises(InputError, match="cannot be read as Parquet"):
+    with scratch(tmp_path / "out") as work:
         catalogue(work, tmp_path)
-        load_shopping(work, tmp_path / "zero.parquet")
+        with pytest.raises(InputError, match="cannot be read as Parquet"):
+            load_shopping(work, tmp_path / "zero.parquet")
 
 
 def test_past_the_limit_the_build_stops(tmp_path: Path) -> None:

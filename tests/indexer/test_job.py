@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,11 @@ from indexer.contract.publish import Locked, exclusive
 from indexer.contract.snapshot import Snapshot, current_id, open_snapshot, snapshot_ids
 from indexer.errors import BuildError, GateFailed, TooManyBadRows
 from indexer.job import build
+from indexer.learn.ranker import LinearRanker, TrainingSet, fit
 from indexer.progress import Silent
 from indexer.settings import AnnSettings, EncoderSettings, GateSettings, IndexSettings, RankerSettings
 from indexer.summary import BuildSummary
 from tests.indexer.shop import NOW, plain_events, plain_items, write
-
-Builder = Callable[..., BuildSummary]
 
 
 class Shop:
@@ -218,16 +216,13 @@ def test_gates_hold_back_a_snapshot_unless_forced(shop: Shop) -> None:
 
 def test_a_ranker_that_ranks_below_retrieval_is_held_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ranker that learned from other shoppers than those of the evaluation: here, from reversed labels."""
-    from indexer.learn import train as learning
 
-    fitted = learning.fit
-
-    def reversed_fit(data: learning.TrainingSet, *, threads: int) -> Any:
-        ranker = fitted(data, threads=threads)
+    def reversed_fit(data: TrainingSet, *, threads: int) -> LinearRanker:
+        ranker = fit(data, threads=threads)
         ranker.weights.data.neg_()
         return ranker
 
-    monkeypatch.setattr(learning, "fit", reversed_fit)
+    monkeypatch.setattr("indexer.learn.train.fit", reversed_fit)
     settings = {"gates": GateSettings(ranker_tolerance=0), "ranker": RankerSettings(min_sessions=50)}
     with pytest.raises(GateFailed, match=r"NDCG@10 of the ranker: .* \(gates.ranker_tolerance\)"):
         shop.build(plain_items(300), plain_events(300, 1500), settings=settings)

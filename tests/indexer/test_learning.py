@@ -115,7 +115,7 @@ def test_measures_follow_their_definitions() -> None:
     assert ndcg(hit, targets, 1) == pytest.approx([1, 0])
     assert recall(hit, targets, 2) == pytest.approx([0.5, 0])
     assert recall(hit, targets, 500) == pytest.approx([1, 0])
-    assert mean_and_margin(np.array([0.0, 1.0])) == (0.5, pytest.approx(1.96 * math.sqrt(0.5) / math.sqrt(2), abs=1e-5))
+    assert mean_and_margin(np.array([0.0, 1.0])) == pytest.approx((0.5, 1.96 * math.sqrt(0.5) / math.sqrt(2)), abs=1e-5)
     assert mean_and_margin(np.array([0.25])) == (0.25, 0.0)
 
 

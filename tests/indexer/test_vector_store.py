@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.text import content_keys
-from indexer.vector_store import Places, VectorStore, Vectors
+from indexer.vector_store import Places, Vectors, VectorStore
 
 
 def vectors_of(count: int, seed: int = 0) -> Vectors:
