@@ -143,7 +143,7 @@ def _columns(settings: CatalogueSettings) -> Sequence[Column]:
         Column(
             field,
             getattr(columns, field),
-            f"catalogue.columns.{field}",
+            f"index.catalogue.columns.{field}",
             field in _REQUIRED or columns.named(field),
             kinds.get(field, "text"),  # type: ignore[arg-type]
         )

@@ -83,7 +83,7 @@ class Encoder:
                 model.max_seq_length = self._settings.max_seq_length
         except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             raise EncoderError(
-                f"encoder.model {self._settings.model!r} in {self._folder} cannot be loaded: {error}"
+                f"index.encoder.model {self._settings.model!r} in {self._folder} cannot be loaded: {error}"
             ) from error
         return model.eval()
 
@@ -104,7 +104,7 @@ def locate(model: str) -> Path:
         return Path(snapshot_download(model, ignore_patterns=list(_NOT_LOADED)))
     except (OSError, ValueError) as error:
         raise EncoderError(
-            f"encoder.model {model!r} is neither a folder nor a model of the Hugging Face hub within reach: {error}"
+            f"index.encoder.model {model!r} is neither a folder nor a hub model within reach: {error}"
         ) from error
 
 

@@ -53,7 +53,7 @@ select file, line, event_id, row, session, cast(type as utinyint) as type, cast(
         then {'field': 'occurred_at', 'reason': 'is neither ISO 8601 nor seconds or milliseconds since 1970',
               'value': occurred_at}
     when moment > $latest then {'field': 'occurred_at', 'reason': 'is in the future', 'value': occurred_at}
-    when type is null then {'field': 'type', 'reason': 'is not in events.type_names', 'value': type_text}
+    when type is null then {'field': 'type', 'reason': 'is not in index.events.type_names', 'value': type_text}
     when unfit(region)
         then {'field': 'region', 'reason': 'is longer than 256 bytes or has control characters', 'value': region}
     when row is null then {'field': 'item_id', 'reason': 'is not in the catalogue', 'value': item_id}
@@ -155,7 +155,7 @@ def _columns(settings: EventSettings) -> Sequence[Column]:
         Column(
             field,
             getattr(columns, field),
-            f"events.columns.{field}",
+            f"index.events.columns.{field}",
             field in _REQUIRED or columns.named(field),
         )
         for field in _FIELDS

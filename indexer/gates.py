@@ -41,14 +41,16 @@ def gates(
 ) -> list[Gate]:
     """All gates that apply."""
     out = [
-        Gate("available items", available, 1, "catalogue.columns.available"),
-        Gate("recall@500", recall, recall_floor, "ann.recall_floor"),
+        Gate("available items", available, 1, "index.catalogue.columns.available"),
+        Gate("recall@500", recall, recall_floor, "index.ann.recall_floor"),
     ]
     if parent_items is not None:
-        out.append(Gate("items against the parent", items, parent_items * (1 - max_shrink), "gates.max_shrink"))
+        out.append(Gate("items against the parent", items, parent_items * (1 - max_shrink), "index.gates.max_shrink"))
     if evaluation["sessions"] >= min_sessions:
         floor = round(evaluation["retrieval"]["ndcg@10"] - ranker_tolerance, 6)
-        out.append(Gate("NDCG@10 of the ranker", evaluation["ranked"]["ndcg@10"], floor, "gates.ranker_tolerance"))
+        out.append(
+            Gate("NDCG@10 of the ranker", evaluation["ranked"]["ndcg@10"], floor, "index.gates.ranker_tolerance")
+        )
     return out
 
 

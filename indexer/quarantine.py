@@ -63,7 +63,7 @@ class Quarantine:
         if bad > max_bad_share * seen:
             reasons = "; ".join(f"{number:,} x {name}" for name, number in list(named.items())[:_REASONS_SHOWN])
             raise TooManyBadRows(
-                f"{bad:,} of {seen:,} {source} rows are bad ({bad / seen:.1%}), {source}.max_bad_share allows "
+                f"{bad:,} of {seen:,} {source} rows are bad ({bad / seen:.1%}), index.{source}.max_bad_share allows "
                 f"{max_bad_share:.1%}: {reasons}. Every row with its reason: {self.path}"
             )
         return bad

@@ -171,7 +171,10 @@ def index(run: Run, encoded: Encoded, lessons: Lessons) -> Indexed:
 
 
 def learn(run: Run, lessons: Lessons, items: ItemTable, retrieval: Retrieval) -> Judged:
-    """ranker.onnx, and what it is worth in the evaluation window."""
+    """ranker.onnx, and what it is worth in the evaluation window.
+
+    No event of the window or after it is known to features or popularity; prices are the catalogue's, of today.
+    """
     settings = run.settings.ranker
     path = run.writer.path(names.RANKER)
     with run.stages.stage("learn"):

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from indexer.errors import BuildError
 from indexer.files import Aside, Chunk, Column, find
 from indexer.progress import Advance
 from indexer.readers import read
@@ -47,7 +48,7 @@ class Workspace:
 def workspace(root: Path, *, threads: int, memory_limit_mb: int) -> Iterator[Workspace]:
     """A workspace below `root`, removed at the end; what killed builds left there is removed first.
 
-    To be entered only by the holder of the lock of `root`.
+    To be entered only by the holder of the lock of `root`. Raises BuildError when the memory limit is too low.
     """
     for left_over in root.glob(f"{_PREFIX}*"):
         shutil.rmtree(left_over)
@@ -60,6 +61,8 @@ def workspace(root: Path, *, threads: int, memory_limit_mb: int) -> Iterator[Wor
             sql.execute("set enable_progress_bar = false")
             sql.execute(_MACROS)
             yield Workspace(folder, sql)
+    except duckdb.OutOfMemoryException as error:
+        raise BuildError(f"index.memory_limit_mb = {memory_limit_mb} is too little: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -318,8 +318,8 @@ class StageTime(_message.Message):
     STAGE_FIELD_NUMBER: _builtins.int
     MILLISECONDS_FIELD_NUMBER: _builtins.int
     stage: _builtins.str
-    """One of "session", "key", "cache", "queue", "retrieve", "rerank", "slate", "total". A stage that was not
-    entered is absent; a hit has no "retrieve".
+    """One of "session", "key", "cache", "queue", "retrieve", "rerank", "slate", "total". Stages do not overlap. One that
+    was not entered is absent: a hit has no "retrieve".
     """
     milliseconds: _builtins.float
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from indexer.contract.snapshot import SnapshotError, current_id, open_snapshot, read_manifest, snapshot_ids
 from services.feed.loading import Loader
@@ -37,7 +37,7 @@ def describe(root: Path) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """The entries of `describe` for a person."""
-    out = Table("", "snapshot", "items", "index", "recall@500", "ranker", "MB", "parent")
+    out = Table("", Column("snapshot", no_wrap=True), "items", "index", "recall", "ranker", "MB")
     for row in rows:
         mark = "->" if row["current"] else ""
         if "error" in row:
@@ -51,7 +51,6 @@ def table(rows: list[dict[str, Any]]) -> Table:
             f"{row['recall_at_500']:.3f}",
             row["ranker"],
             f"{row['bytes'] / 1e6:.1f}",
-            row["parent"] or "",
         )
     return out
 

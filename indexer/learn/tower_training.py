@@ -84,7 +84,7 @@ class Trainer:
         ]
 
     def loss(self, batch: Batch, *, learning: bool) -> Tensor:
-        """Mean over questions of the mean over targets of -log softmax over the candidates."""
+        """Mean over questions of the mean over targets of -log softmax over the candidates; never-sold targets are left out."""
         candidates, correction = self._candidates(batch)
         rows, inverse = np.unique(np.concatenate([candidates, batch.rows.ravel()]), return_inverse=True)
         vectors = self.item_vectors(rows, dropout=self.settings.id_dropout if learning else 0.0)
@@ -92,10 +92,11 @@ class Trainer:
         context = vectors[places[len(candidates) :]].view(*batch.rows.shape, DIMENSION)
         query = self.session(context, self._tensor(batch.types).long(), self._tensor(batch.mask))
         logits = query @ vectors[places[: len(candidates)]].T - self._tensor(correction)
-        known = batch.targets >= 0
+        known = (batch.targets >= 0) & (self.target_share[batch.targets] > 0)
         at = self._tensor(np.searchsorted(candidates, np.where(known, batch.targets, candidates[0])))
-        share = self._tensor((known / known.sum(axis=1, keepdims=True)).astype(np.float32))
-        return torch.as_tensor(-(share * torch.log_softmax(logits, dim=1).gather(1, at)).sum(dim=1).mean())
+        share = self._tensor((known / np.maximum(1, known.sum(axis=1, keepdims=True))).astype(np.float32))
+        likelihood = (share * torch.log_softmax(logits, dim=1).gather(1, at)).sum(dim=1)
+        return -likelihood.sum() / max(1, int(known.any(axis=1).sum()))
 
     def step(self, batch: Batch) -> float:
         """One step of the optimisers; the loss before it."""
@@ -119,7 +120,7 @@ class Trainer:
         """Sorted distinct rows [C] with ln of their chance to be among the candidates [C]."""
         if len(self.sold) <= 2 * self.settings.negatives:
             return self.sold, np.zeros(len(self.sold), np.float32)
-        targets = batch.targets[batch.targets >= 0]
+        targets = batch.targets[(batch.targets >= 0) & (self.target_share[batch.targets] > 0)]
         drawn = self.random.choice(self.sold, self.settings.negatives, p=self.negative_share[self.sold])
         rows = np.union1d(targets, drawn).astype(np.int32)
         expected = len(targets) * self.target_share[rows] + self.settings.negatives * self.negative_share[rows]

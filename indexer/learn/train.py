@@ -83,7 +83,7 @@ def train(
     """Fits the ranker, writes it to `path` as ONNX and checks parity. Raises GateFailed."""
     ranker, blocks, trained_on, why = retrieval_order(), list[Floats](), 0, ""
     if len(lesson.examples) < least:
-        why = f"{len(lesson.examples)} sessions to learn from, ranker.min_sessions is {least}"
+        why = f"{len(lesson.examples)} sessions to learn from, index.ranker.min_sessions is {least}"
     else:
         candidates = retrieval.candidates(lesson.examples, depth)
         blocks = _features(lesson, items, retrieval.query, candidates)

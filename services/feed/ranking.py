@@ -80,9 +80,9 @@ class Rankings:
         if permit is None:
             raise NotScored(Reason.ADMISSION)
         scored, waited_s = await self._batcher.submit(permit, question, self._clock() + self._scoring_s)
-        trace.took("queue", waited_s * 1e3)
-        trace.took("retrieve", scored.retrieve_ms)
-        trace.took("rerank", scored.rerank_ms)
+        trace.took("queue", waited_s * 1e3, out_of="cache")
+        trace.took("retrieve", scored.retrieve_ms, out_of="cache")
+        trace.took("rerank", scored.rerank_ms, out_of="cache")
         return Computed(pack(scored.answer), storable=scored.rung is Rung.RANKED)
 
 

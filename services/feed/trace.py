@@ -22,14 +22,16 @@ class Trace:
     def stage(self, name: str) -> Iterator[None]:
         """Times what is done inside, however it ends."""
         start = self._clock()
+        self._stages.setdefault(name, 0.0)
         try:
             yield
         finally:
-            self.took(name, (self._clock() - start) * 1e3)
+            self._stages[name] += (self._clock() - start) * 1e3
 
-    def took(self, name: str, milliseconds: float) -> None:
-        """Adds time to a stage."""
+    def took(self, name: str, milliseconds: float, *, out_of: str) -> None:
+        """Moves time to a stage from the one that it is a part of: stages add up to no more than the total."""
         self._stages[name] = self._stages.get(name, 0.0) + milliseconds
+        self._stages[out_of] = self._stages.get(out_of, 0.0) - milliseconds
 
     def note(self, *reasons: Reason) -> None:
         """Adds reasons."""

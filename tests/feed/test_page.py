@@ -56,7 +56,7 @@ async def test_a_ranked_page_says_where_it_comes_from(feed: Client) -> None:
     assert source.snapshot_id == "20260101T000000Z-00000007"
     assert source.ranker_id == "linear-7"
     assert source.response_id
-    assert stages(page) == ["session", "key", "queue", "retrieve", "rerank", "cache", "slate", "total"]
+    assert stages(page) == ["session", "key", "cache", "queue", "retrieve", "rerank", "slate", "total"]
     assert all(stage.milliseconds >= 0 for stage in source.stages)
     scores = [item.score for item in page.items]
     assert scores == sorted(scores, reverse=True)

@@ -15,9 +15,19 @@ def test_stages_are_timed_in_order_of_entering_and_the_total_comes_last() -> Non
     clock.advance(0.001)
     with trace.stage("slate"):
         clock.advance(0.002)
-    trace.took("session", 1.0)
     assert [name for name, _ in trace.stages()] == ["session", "slate", "total"]
-    assert [took for _, took in trace.stages()] == pytest.approx([5, 2, 7])
+    assert [took for _, took in trace.stages()] == pytest.approx([4, 2, 7])
+
+
+def test_a_part_of_a_stage_is_taken_out_of_it_so_that_stages_do_not_overlap() -> None:
+    clock = ManualClock(1.0)
+    trace = Trace(clock)
+    with trace.stage("cache"):
+        clock.advance(0.010)
+        trace.took("queue", 2.0, out_of="cache")
+        trace.took("retrieve", 5.0, out_of="cache")
+    assert [name for name, _ in trace.stages()] == ["cache", "queue", "retrieve", "total"]
+    assert [took for _, took in trace.stages()] == pytest.approx([3, 2, 5, 10])
 
 
 def test_a_stage_that_fails_is_timed_too() -> None:

@@ -196,8 +196,8 @@ def test_columns_are_named_in_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "missing", "setting"),
     [
-        ({}, "'item_id'", "catalogue.columns.item_id"),
-        ({"item_id": "SKU", "brand": "maker"}, "'maker'", "catalogue.columns.brand"),
+        ({}, "'item_id'", "index.catalogue.columns.item_id"),
+        ({"item_id": "SKU", "brand": "maker"}, "'maker'", "index.catalogue.columns.brand"),
     ],
 )
 def test_a_missing_column_is_named_with_its_setting_and_what_exists(
@@ -288,7 +288,9 @@ def test_past_the_limit_the_build_stops_and_says_why_and_where(tmp_path: Path, k
     with scratch(tmp_path / "out") as work:
         with pytest.raises(TooManyBadRows) as error:
             load_items(work, source, CatalogueSettings())
-        assert str(error.value).startswith("2 of 30 catalogue rows are bad (6.7%), catalogue.max_bad_share allows 5.0%")
+        assert str(error.value).startswith(
+            "2 of 30 catalogue rows are bad (6.7%), index.catalogue.max_bad_share allows 5.0%"
+        )
         assert "2 x catalogue price is negative" in str(error.value)
         kept = Path(str(error.value).rsplit(": ", 1)[1])
         assert len(kept.read_text().splitlines()) == 2

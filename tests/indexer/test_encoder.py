@@ -71,7 +71,7 @@ def test_a_model_that_cannot_be_loaded_is_named(model: Path, tmp_path: Path) -> 
     copy = tmp_path / "model"
     shutil.copytree(model, copy)
     next(copy.rglob("*.safetensors")).write_bytes(b"no tensors")
-    with pytest.raises(EncoderError, match=r"encoder.model .* cannot be loaded"):
+    with pytest.raises(EncoderError, match=r"index.encoder.model .* cannot be loaded"):
         Encoder(EncoderSettings(model=str(copy)), 1).encode(["thing"])
 
 

@@ -28,7 +28,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"occurred_at": "infinity"}, "occurred_at", UNREADABLE),
     ({"occurred_at": "1e300"}, "occurred_at", UNREADABLE),
     ({"occurred_at": LATE}, "occurred_at", "is in the future"),
-    ({"type": "returned"}, "type", "is not in events.type_names"),
+    ({"type": "returned"}, "type", "is not in index.events.type_names"),
     ({"region": "r" * 257}, "region", "is longer than 256 bytes or has control characters"),
 ]
 
@@ -173,7 +173,7 @@ def test_columns_are_named_in_the_settings_and_a_missing_one_is_named(tmp_path: 
         catalogue(work, tmp_path)
         assert load_shopping(work, source, EventSettings(columns=columns))[0].kept == 1
         with pytest.raises(
-            SettingsError, match=r"no column 'session_id'.*set events.columns.session_id to one of: 'basket'"
+            SettingsError, match=r"no column 'session_id'.*set index.events.columns.session_id to one of: 'basket'"
         ):
             load_shopping(work, source)
 

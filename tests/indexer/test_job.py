@@ -130,7 +130,7 @@ def test_a_small_shop_without_events_is_built(shop: Shop, items: list[dict[str, 
     assert (summary.items, summary.distinct_texts, summary.encoded) == (len(items), texts, texts)
     assert summary.evaluation["sessions"] == 0
     assert summary.ranker["trained_on"] == 0
-    assert summary.ranker["why"] == "0 sessions to learn from, ranker.min_sessions is 200"
+    assert summary.ranker["why"] == "0 sessions to learn from, index.ranker.min_sessions is 200"
     snapshot = shop.current()
     assert snapshot.manifest.golden
     assert pq.read_table(snapshot.path(names.POPULAR)).num_rows >= len(items)
@@ -205,7 +205,7 @@ def test_gates_hold_back_a_snapshot_unless_forced(shop: Shop) -> None:
     hidden = [{**item, "available": False} for item in plain_items(39)]
     with pytest.raises(GateFailed) as error:
         shop.build(hidden, [])
-    assert "items against the parent: 39, expected at least 40 (gates.max_shrink)" in str(error.value)
+    assert "items against the parent: 39, expected at least 40 (index.gates.max_shrink)" in str(error.value)
     assert "available items: 0, expected at least 1" in str(error.value)
     assert shop.current().id == parent
     assert snapshot_ids(shop.out) == [parent]
@@ -224,16 +224,19 @@ def test_a_ranker_that_ranks_below_retrieval_is_held_back(shop: Shop, monkeypatc
 
     monkeypatch.setattr("indexer.learn.train.fit", reversed_fit)
     settings = {"gates": GateSettings(ranker_tolerance=0), "ranker": RankerSettings(min_sessions=50)}
-    with pytest.raises(GateFailed, match=r"NDCG@10 of the ranker: .* \(gates.ranker_tolerance\)"):
+    with pytest.raises(GateFailed, match=r"NDCG@10 of the ranker: .* \(index.gates.ranker_tolerance\)"):
         shop.build(plain_items(300), plain_events(300, 1500), settings=settings)
     assert current_id(shop.out) is None
 
 
 def test_the_oldest_snapshots_go_and_ids_sort_by_time_of_building(shop: Shop) -> None:
-    built = [shop.build(plain_items(4), [], now=NOW - timedelta(hours=hour)).snapshot for hour in range(4)]
+    two = {"keep": 2}
+    built = [
+        shop.build(plain_items(4), [], settings=two, now=NOW - timedelta(hours=hour)).snapshot for hour in range(3)
+    ]
     assert built == sorted(built)
     assert snapshot_ids(shop.out) == built[1:]
-    assert [open_snapshot(shop.out / each).manifest.parent for each in built[1:]] == built[:3]
+    assert [open_snapshot(shop.out / each).manifest.parent for each in built[1:]] == built[:2]
 
 
 def test_a_damaged_parent_does_not_stop_the_build_that_replaces_it(shop: Shop) -> None:

@@ -91,13 +91,13 @@ def test_gates_hold_at_their_bounds() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"items": 79}, "items against the parent: 79, expected at least 80 (gates.max_shrink)"),
-        ({"available": 0}, "available items: 0, expected at least 1 (catalogue.columns.available)"),
-        ({"recall": 0.9499}, "recall@500: 0.9499, expected at least 0.95 (ann.recall_floor)"),
-        ({"recall": float("nan")}, "recall@500: nan, expected at least 0.95 (ann.recall_floor)"),
+        ({"items": 79}, "items against the parent: 79, expected at least 80 (index.gates.max_shrink)"),
+        ({"available": 0}, "available items: 0, expected at least 1 (index.catalogue.columns.available)"),
+        ({"recall": 0.9499}, "recall@500: 0.9499, expected at least 0.95 (index.ann.recall_floor)"),
+        ({"recall": float("nan")}, "recall@500: nan, expected at least 0.95 (index.ann.recall_floor)"),
         (
             {"evaluation": {"sessions": 200, "ranked": {"ndcg@10": 0.09}, "retrieval": {"ndcg@10": 0.1}}},
-            "NDCG@10 of the ranker: 0.09, expected at least 0.1 (gates.ranker_tolerance)",
+            "NDCG@10 of the ranker: 0.09, expected at least 0.1 (index.gates.ranker_tolerance)",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_the_summary_is_a_table_for_people_and_json_for_programs() -> None:
         ranker={"ranker": {"id": "linear-1"}, "trained_on": 0, "why": "0 sessions to learn from"},
         evaluation={"sessions": 0, "why": "no session"},
         gates=[],
-        overridden=["recall@500: 0.9, expected at least 0.95 (ann.recall_floor)"],
+        overridden=["recall@500: 0.9, expected at least 0.95 (index.ann.recall_floor)"],
         seconds={"catalogue": 1.25, "publish": 0.5},
     )
     assert json.loads(json.dumps(summary.as_dict(), allow_nan=False))["total_seconds"] == 1.75
