@@ -109,22 +109,14 @@ export function showSource(source, roundTripMs) {
   showStages(source.stages, roundTripMs);
 }
 
-const ORDER = ["session", "key", "cache", "queue", "retrieve", "rerank", "slate"];
-const WITHIN_CACHE = new Set(["queue", "retrieve", "rerank"]); // A miss computes inside the cache's single flight.
+const SCORING = new Set(["queue", "retrieve", "rerank"]);
 
-// Stages with where their bars begin, milliseconds from the start.
+// Stages with where their bars begin, milliseconds from the start. They come in order and do not overlap.
 export function waterfall(stages) {
-  const place = (stage) => (ORDER.includes(stage.stage) ? ORDER.indexOf(stage.stage) : ORDER.length);
-  const parts = stages.filter((stage) => stage.stage !== "total").sort((one, other) => place(one) - place(other));
-  let outer = 0;
-  let inner = 0;
-  return parts.map((part) => {
-    const within = WITHIN_CACHE.has(part.stage) && inner + part.milliseconds <= outer;
-    const start = within ? inner : outer;
-    inner = start + (part.stage === "cache" ? 0 : part.milliseconds);
-    outer = Math.max(outer, start + part.milliseconds);
-    return { ...part, start };
-  });
+  let start = 0;
+  return stages
+    .filter((stage) => stage.stage !== "total")
+    .map((stage) => ({ ...stage, start: (start += stage.milliseconds) - stage.milliseconds }));
 }
 
 function showStages(stages, roundTripMs) {
@@ -134,7 +126,7 @@ function showStages(stages, roundTripMs) {
   at("total").textContent = duration(total);
   at("stages").replaceChildren(
     ...parts.map((part) => {
-      const bar = make("span", WITHIN_CACHE.has(part.stage) ? "bar-fill work" : "bar-fill");
+      const bar = make("span", SCORING.has(part.stage) ? "bar-fill work" : "bar-fill");
       bar.style.marginLeft = `${(100 * part.start) / scale}%`;
       bar.style.width = `${(100 * part.milliseconds) / scale}%`;
       const lane = make("span", "lane", bar);
