@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from indexer.text import content_keys
 from indexer.vector_store import VectorStore
 from indexer.workspace import Workspace
 
-_BATCHES_A_TICK = 8
+_BATCHES_A_TICK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def encode_items(
         stages.note(f"vector store: {shard} {fault}; it is removed, and its texts are encoded again")
     keys = content_keys(_column(work, "select text from texts order by text_no", "text"), texts)
     missing = np.flatnonzero(store.find(keys) < 0)
-    with stages.stage("encode", len(missing), "texts") as advance:
+    with closing(encoder), stages.stage("encode", len(missing), "texts") as advance:
         for shard_texts in _missing_texts(work, missing, settings.shard_size):
             vectors = []
             tick = _BATCHES_A_TICK * settings.batch_size

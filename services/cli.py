@@ -105,8 +105,7 @@ def print_settings() -> None:
     from services.settings import Settings
     from services.settings_file import example
 
-    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
-    typer.echo(example(sections | {"index": IndexSettings}), nl=False)
+    typer.echo(example(Settings, index=IndexSettings), nl=False)
 
 
 @events.command("export")

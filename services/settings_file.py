@@ -14,21 +14,29 @@ from pydantic.fields import FieldInfo
 _BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below"))
 
 
-def example(sections: Mapping[str, type[BaseModel]]) -> str:
-    """TOML of all sections. Keys with their default stand as comments: a key that is uncommented is a choice."""
+def example(settings: type[BaseModel], **others: type[BaseModel]) -> str:
+    """TOML of the sections of `settings` and of `others`. Keys stand as comments: one that is uncommented is a choice."""
     lines = ["# Settings of Feedline. FEEDLINE_<SECTION>__<KEY> in the environment stands above this file."]
-    for name, section in sections.items():
+    for name, section in (_sections(settings) | others).items():
         lines += ["", *_table(name, section)]
     return "\n".join(lines) + "\n"
+
+
+def _sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The fields of a model that are models themselves."""
+    return {
+        key: field.annotation
+        for key, field in model.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
 
 
 def _table(name: str, section: type[BaseModel]) -> Iterator[str]:
     yield f"# {' '.join((section.__doc__ or '').split())}"
     yield f"[{name}]"
-    nested: dict[str, type[BaseModel]] = {}
+    nested = _sections(section)
     for key, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            nested[key] = field.annotation
+        if key in nested:
             continue
         default = field.get_default(call_default_factory=True)
         yield f"# {key} = {_toml(default)}{_note(field)}" if default is not None else f"# {key}: not set{_note(field)}"
