@@ -16,6 +16,9 @@ import typer
 from services.errors import StartError
 from services.settings import load_settings
 
+_MEANT_FOR_A_PERSON = frozenset({"indexer", "cache", "duckdb", "_duckdb"})
+"""Packages whose exceptions say what was wrong with the input, the disk or the memory."""
+
 app = typer.Typer(
     name="feedline",
     help="A personalised product feed inside a latency and a cost budget.",
@@ -218,8 +221,10 @@ def _errors() -> Iterator[None]:
         _fail(str(error))
     except ValidationError as error:
         _fail(describe(error, None))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:
-        if type(error).__module__.startswith(("indexer.", "cache.")):
+        if type(error).__module__.split(".")[0] in _MEANT_FOR_A_PERSON:
             _fail(str(error))
         raise
 

@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,20 @@ from indexer.settings import EncoderSettings
 
 
 def test_texts_become_half_precision_vectors_of_length_one(model: Path) -> None:
-    encoder = Encoder(EncoderSettings(model=str(model), batch_size=2), threads=1)
-    vectors = encoder.encode(["thing 1", "thing 2", "thing 1", "tea cups 7"])
+    with closing(Encoder(EncoderSettings(model=str(model), batch_size=2), threads=1)) as encoder:
+        vectors = encoder.encode(["thing 1", "thing 2", "thing 1", "tea cups 7"])
     assert vectors.dtype == np.float16
     assert vectors.shape == (4, 32)
     assert np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=1), 1, atol=1e-3)
     assert np.array_equal(vectors[0], vectors[2])
     assert not np.array_equal(vectors[0], vectors[1])
+
+
+def test_copies_of_the_model_side_by_side_give_the_vectors_of_one(model: Path) -> None:
+    texts = [f"thing {at} new {at * 7 % 3000}" for at in range(203)]
+    settings = EncoderSettings(model=str(model), batch_size=8)
+    with closing(Encoder(settings, threads=1)) as one, closing(Encoder(settings, threads=8)) as several:
+        assert np.array_equal(one.encode(texts), several.encode(texts))
 
 
 def test_the_fingerprint_is_that_of_the_files_that_are_loaded(model: Path, tmp_path: Path) -> None:
@@ -83,7 +91,7 @@ def test_nan_from_the_model_is_refused_and_its_text_named(model: Path, tmp_path:
     tensors["embedding.weight"][2] = np.nan
     save_file(tensors, weights)
     encoder = Encoder(EncoderSettings(model=str(copy)), 1)
-    with pytest.raises(EncoderError, match="NaN or infinity for the text 'thing 2'"):
+    with closing(encoder), pytest.raises(EncoderError, match="NaN or infinity for the text 'thing 2'"):
         encoder.encode(["tea", "thing 2"])
 
 
@@ -95,6 +103,7 @@ def test_minilm_puts_like_things_together() -> None:
     assert spec is not None
     assert spec.origin is not None
     settings = EncoderSettings(model=str(Path(spec.origin).parent / "model"), max_seq_length=64)
-    tea, kettle, tyre = Encoder(settings, threads=1).encode(["green tea. drinks", "tea kettle. kitchen", "car tyre"])
+    with closing(Encoder(settings, threads=1)) as encoder:
+        tea, kettle, tyre = encoder.encode(["green tea. drinks", "tea kettle. kitchen", "car tyre"])
     assert tea.shape == (384,)
     assert tea.astype(np.float32) @ kettle > tea.astype(np.float32) @ tyre + 0.2
