@@ -44,20 +44,20 @@ def contexts(events: Path, count: int, seed: int = 1) -> list[list[str]]:
 async def service(snapshots: Path, **environment: str) -> AsyncIterator[feed_pb2_grpc.FeedServiceStub]:
     """A stub of a service that was started for this measurement."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = Path(folder) / "feedline.toml"
-        settings.write_text(
-            f"[serve]\nport = 0\n[console]\nenabled = false\n[snapshots]\nfolder = '{snapshots.resolve()}'\n"
-            f"[state]\nfolder = '{folder}/valkey'\n[log]\nformat = 'json'\n"
-        )
+        given = {
+            "FEEDLINE_SERVE__PORT": "0",
+            "FEEDLINE_CONSOLE__ENABLED": "false",
+            "FEEDLINE_SNAPSHOTS__FOLDER": str(snapshots),
+            "FEEDLINE_STATE__FOLDER": f"{folder}/valkey",
+            "FEEDLINE_LOG__FORMAT": "json",
+        }
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "services.cli",
             "serve",
-            "--config",
-            str(settings),
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **environment},
+            env={**os.environ, **given, **environment},
         )
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{await _port(process)}") as channel:

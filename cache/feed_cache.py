@@ -98,9 +98,10 @@ class FeedCache:
         self._writes: set[asyncio.Task[None]] = set()
         self.counters = CacheCounters(observer=observer)
 
-    async def get(self, key: bytes, compute: Compute) -> Found:
-        """Return the answer for `key`, computing it at most once for all who ask at the same time.
+    async def get(self, key: bytes, compute: Compute, *, lane: bytes = b"") -> Found:
+        """Return the answer for `key`, computing it at most once for all who ask at the same time in one `lane`.
 
+        Those whose computation may be refused where another's is not (a prefetch) ask in a lane of their own.
         `compute` runs in a task of its own, which goes on while anybody waits for it, and is cancelled with the last
         of them. Raises `ComputeFailed` if it raised, to each who waited; a cancellation passes through.
         """
@@ -110,7 +111,7 @@ class FeedCache:
         if held is not None and held.is_fresh(self._now_ms()):
             return self._counted(self._found(held, Outcome.LOCAL))
         try:
-            found, joined = await self._flight.do(key, partial(self._answer, key, compute))
+            found, joined = await self._flight.do(lane + key, partial(self._answer, key, compute))
         except ComputeFailed as failed:
             raise ComputeFailed(failed.error, self._better(held, failed.stale)) from failed.error
         except Exception as error:

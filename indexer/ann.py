@@ -96,8 +96,11 @@ def search(index: faiss.Index, queries: Floats, k: int, nprobe: int) -> tuple[Fl
 
 
 def write_index(index: faiss.Index, path: Path) -> None:
-    """Writes the index as FAISS reads it."""
-    faiss.write_index(index, str(path))
+    """Writes the index as FAISS reads it. Raises OSError."""
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:  # FAISS names its own source file first, the reason last
+        raise OSError(f"{path}: cannot be written: {str(error).rsplit(': ', 1)[-1]}") from error
 
 
 def _trained(vectors: Vectors, first_rows: npt.NDArray[np.int64], lists: int, seed: int) -> faiss.IndexIVF:

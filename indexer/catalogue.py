@@ -1,7 +1,7 @@
 """The catalogue: the user's files become the tables `items` and `texts` of the workspace.
 
-items   row int32 (the vector row), item_id, title, category, brand, price float (null: unknown), available bool,
-        regions list (null: everywhere), text_no int32
+items   row int32 (the vector row), item_id, title (its first 200 characters, to be shown), category, brand,
+        price float (null: unknown), available bool, regions list (null: everywhere), text_no int32
 texts   text_no int32, text: each distinct text once, in the order of its first item
 
 Rows are ordered by file, then line. Nothing is held in memory beyond one chunk and what DuckDB is allowed.
@@ -39,8 +39,7 @@ select *, case
     when item_id is null or item_id = '' then {'field': 'item_id', 'reason': 'is missing', 'value': ''}
     when unfit(item_id)
         then {'field': 'item_id', 'reason': 'is longer than 256 bytes or has control characters', 'value': item_id}
-    when unfit(title)
-        then {'field': 'title', 'reason': 'is longer than 256 bytes or has control characters', 'value': title}
+    when regexp_matches(title, '\p{Cc}') then {'field': 'title', 'reason': 'has control characters', 'value': title}
     when unfit(category)
         then {'field': 'category', 'reason': 'is longer than 256 bytes or has control characters', 'value': category}
     when list_bool_or(list_transform(regions, lambda each: unfit(each)))
@@ -80,7 +79,7 @@ create or replace table texts as
 select cast(row_number() over (order by min(row)) - 1 as integer) as text_no, text from good group by text;
 
 create or replace table items as
-select row, item_id, title, category, brand, cast(price as float) as price,
+select row, item_id, left_grapheme(title, 200) as title, category, brand, cast(price as float) as price,
     coalesce(available_text in ('true', 't', 'yes', 'y', '1'), true) as available,
     case when len(regions) > 0 then regions end as regions, text_no
 from good join texts using (text) order by row;

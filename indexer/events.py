@@ -32,14 +32,15 @@ _REQUIRED = ("session_id", "item_id", "occurred_at")
 
 _CHECK = """
 create or replace macro since_1970(number) as case
-    when abs(number) < 1e11 then to_timestamp(number) when abs(number) < 1e14 then to_timestamp(number / 1000) end;
+    when number between 1e8 and 1e11 then to_timestamp(number)
+    when number between 1e11 and 1e14 then to_timestamp(number / 1000) end;
 create or replace table checked as
 with typed as (
     select staged.file, staged.line, nullif(event_id, '') as event_id, staged.session_id, staged.item_id, items.row,
         hash(coalesce(tenant, ''), session_id) as session, staged.type as type_text,
         case when named(staged.type) is null then $default_type else names.number end as type,
         occurred_at, named(region) as region,
-        coalesce(since_1970(try_cast(occurred_at as double)), try_cast(occurred_at as timestamptz)) as moment
+        coalesce(since_1970(try_cast(occurred_at as double)), try_cast(trim(occurred_at) as timestamptz)) as moment
     from read_parquet($staged) as staged
     left join items on items.item_id = staged.item_id
     left join type_names as names on names.word = lower(trim(staged.type))
@@ -118,7 +119,7 @@ def load_events(
 
     staged = work.folder / "events.parquet"
     files = stage_files(source, _columns(settings), staged, aside, count, delimiter=settings.delimiter, separator="|")
-    words = {word.lower(): TYPE_NUMBER[name] for word, name in settings.type_names.items()}
+    words = TYPE_NUMBER | {word.lower(): TYPE_NUMBER[name] for word, name in settings.type_names.items()}
     work.sql.register("type_names", pa.table([list(words), pa.array(words.values(), pa.int32())], ["word", "number"]))
     macro, check = _CHECK.split(";\n")[:2]
     work.sql.execute(macro)

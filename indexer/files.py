@@ -1,4 +1,4 @@
-"""The user's files: Parquet, CSV, TSV or JSON Lines, one file or a folder of one kind, read in chunks.
+"""The user's files: Parquet, CSV, TSV or JSON Lines, one file or a folder of them, read in chunks.
 
 Every value becomes text (ids stay as given: "007" is not 7, and the JSON or Parquet number 7 is "7"); a list
 column becomes lists of text. What cannot be read as a row is set aside with its row number and never stops the
@@ -108,7 +108,8 @@ def kind_of(path: Path) -> str:
 def find(path: Path) -> list[Path]:
     """The files at `path`: itself, or all in the folder and below it, sorted by name, hidden ones left out.
 
-    Raises InputError when there is none, when a file is of no known kind, or when kinds are mixed.
+    Kinds may be mixed: the service's own export is Parquet, whatever the shop writes. Raises InputError when nothing is
+    there, or when a file is of no known kind. A folder may be empty.
     """
     if path.is_file():
         kind_of(path)
@@ -116,12 +117,8 @@ def find(path: Path) -> list[Path]:
     if not path.is_dir():
         raise InputError(f"{path}: no such file or folder")
     found = sorted(each for each in path.rglob("*") if each.is_file() and not _hidden(each.relative_to(path)))
-    if not found:
-        raise InputError(f"{path}: the folder holds no files; expected Parquet, CSV or JSON Lines")
-    for each in found[1:]:
-        if kind_of(each) != kind_of(found[0]):
-            raise InputError(f"{path}: kinds are mixed, {found[0].name} and {each.name}; expected files of one kind")
-    kind_of(found[0])
+    for each in found:
+        kind_of(each)
     return found
 
 

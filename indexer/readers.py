@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +13,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from indexer.contract import exported
 from indexer.errors import InputError
 from indexer.files import (
     CHUNK_ROWS,
@@ -51,7 +53,12 @@ def read(path: Path, wanted: Sequence[Column], aside: Aside, *, delimiter: str, 
 def _read_parquet(path: Path, wanted: Sequence[Column], aside: Aside, separator: str) -> Iterator[Chunk]:
     try:
         with pq.ParquetFile(path) as file:
-            names = columns_of(path, wanted, file.schema_arrow.names)
+            existing = file.schema_arrow.names
+            if not existing and not file.metadata.num_rows:  # what pandas writes for an empty frame
+                return
+            if exported.MARK in (file.schema_arrow.metadata or {}):
+                wanted = [replace(column, name=column.field, required=False) for column in wanted]
+            names = columns_of(path, wanted, existing)
             first = 1
             for batch in file.iter_batches(CHUNK_ROWS, columns=list(dict.fromkeys(names.values()))):
                 bad: Bad = {}
@@ -144,8 +151,10 @@ def _json_object(line: str) -> dict[str, object] | str:
         return TOO_LONG_LINE
     try:
         parsed = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return f"is not JSON: {error}" if len(str(error)) < 80 else "is not JSON"
+    except json.JSONDecodeError as error:
+        return f"is not JSON: {error.msg}"  # without the place: rows are counted by their reason
+    except (ValueError, RecursionError):
+        return "is not JSON"
     return parsed if isinstance(parsed, dict) else f"is a JSON {type(parsed).__name__}, not an object"
 
 

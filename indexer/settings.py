@@ -72,7 +72,7 @@ class EventSettings(_Section):
     default_type: EventName = Field(default="purchase", description="of events whose type is absent or empty")
     type_names: dict[str, EventName] = Field(
         default={"impression": "impression", "view": "view", "click": "click", "cart": "cart", "purchase": "purchase"},
-        description="the words of the files, in lower case",
+        description="the words of the files, in lower case, beside these five",
     )
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     max_bad_share: float = Field(default=0.05, ge=0, le=1)

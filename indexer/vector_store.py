@@ -73,15 +73,18 @@ class VectorStore:
     def gather(self, places: Places, target: Path, advance: Advance) -> None:
         """Writes float16 [len(places), d] to a .npy file, row by row from `places` (none -1), chunk by chunk."""
         starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
-        out = np.lib.format.open_memmap(target, "w+", np.dtype(np.float16), (len(places), self.dimension))
-        for first in range(0, len(places), _GATHERED_ROWS):
-            chunk = places[first : first + _GATHERED_ROWS]
-            shard_of = np.searchsorted(starts, chunk, side="right") - 1
-            for shard in np.unique(shard_of):
-                rows = np.flatnonzero(shard_of == shard)
-                out[first + rows] = self._shards[shard][chunk[rows] - starts[shard]]
-            advance(len(chunk))
-        out.flush()
+        header = {"descr": "<f2", "fortran_order": False, "shape": (len(places), self.dimension)}
+        with target.open("wb") as file:  # not memory-mapped: a full disk would be a SIGBUS instead of an error
+            np.lib.format.write_array_header_1_0(file, header)
+            for first in range(0, len(places), _GATHERED_ROWS):
+                chunk = places[first : first + _GATHERED_ROWS]
+                out = np.empty((len(chunk), self.dimension), "<f2")
+                shard_of = np.searchsorted(starts, chunk, side="right") - 1
+                for shard in np.unique(shard_of):
+                    rows = np.flatnonzero(shard_of == shard)
+                    out[rows] = self._shards[shard][chunk[rows] - starts[shard]]
+                file.write(out.data)
+                advance(len(chunk))
 
     def _sort(self) -> None:
         self._order = np.argsort(self._keys, kind="stable")

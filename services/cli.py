@@ -43,8 +43,10 @@ def serve(
     config: ConfigOption = None,
     snapshots: SnapshotsOption = None,
     host: Annotated[str | None, typer.Option(help="Address of the gRPC port.")] = None,
-    port: Annotated[int | None, typer.Option(help="The gRPC port; 0: a free one.")] = None,
-    console_port: Annotated[int | None, typer.Option(help="The console's port; 0: a free one.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The gRPC port; 0: a free one.")] = None,
+    console_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The console's port; 0: a free one.")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain text off loopback.")] = False,
 ) -> None:
     """Serve feeds over gRPC, and the console beside it, until SIGTERM or SIGINT."""
@@ -127,6 +129,8 @@ def events_export(
             _print(exported, None, as_json=True)
         else:
             typer.echo(f"{exported['events']} events -> {exported['file'] or 'no file: nothing was recorded'}")
+            if exported["rejects"]:
+                typer.echo(f"{exported['rejected']} entries are no events of this version -> {exported['rejects']}")
 
 
 @index.command("build")
@@ -137,7 +141,9 @@ def index_build(
     shop_events: Annotated[Path, typer.Option("--events", help="Shopping events, likewise; may be empty.")],
     out: Annotated[Path, typer.Option("--out", help="The snapshots folder.")],
     config: ConfigOption = None,
-    until: Annotated[datetime | None, typer.Option(help="Leave out events after this time (UTC).")] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="Leave out events after this time; UTC where no zone is given.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Publish although a gate says no; the summary names it.")
     ] = False,
@@ -158,7 +164,7 @@ def index_build(
             out,
             now=datetime.now(UTC),
             reporter=reporter_for(sys.stderr),
-            until=until.replace(tzinfo=UTC) if until else None,
+            until=until and _utc(until),
             force=force,
         )
         _print(summary.as_dict(), table_of(summary), as_json=json_output)
@@ -236,6 +242,10 @@ def _fail(message: str) -> NoReturn:
 
 def _given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _folder(snapshots: Path | None, config: Path | None) -> Path:

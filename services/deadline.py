@@ -26,8 +26,3 @@ class Deadline:
     def left(self) -> float:
         """Seconds that a stage may still use; 0 when the reserve is reached."""
         return max(0.0, self.at - self.reserve_s - self.clock())
-
-    @property
-    def scoring_ends_at(self) -> float:
-        """Monotonic time after which an answer from scoring is of no use."""
-        return self.at - self.reserve_s

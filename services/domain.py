@@ -83,7 +83,6 @@ class FeedItem:
     item_id: str
     score: float
     rank: int
-    row: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from services.feed.event_export import export
 from services.feed.state_keys import StateKeys
 from services.settings import State
 from services.state import state_server
+
+_RUNNING_WITHIN_S = 5.0
 
 
 async def export_events(settings: State, out: Path, url: str) -> dict[str, Any]:
@@ -45,7 +48,8 @@ async def _embedded(settings: State, stack: AsyncExitStack) -> str:
     running = EmbeddedValkey(settings.folder).url
     client = open_client(running, max_connections=1)
     try:
-        await client.ping()
+        async with asyncio.timeout(_RUNNING_WITHIN_S):
+            await client.ping()
     except (RedisError, OSError):
         return await stack.enter_async_context(state_server(settings))
     finally:

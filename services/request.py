@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from protos import feed_pb2
 from services.client import FeedClient
@@ -38,15 +39,16 @@ async def print_feed(target: str, request: feed_pb2.GetFeedRequest, *, timeout_s
         json.dump(MessageToDict(page, preserving_proto_field_name=True), sys.stdout, indent=1)
         print()
     else:
-        _print_page(page)
+        print_page(page)
     return 0
 
 
-def _print_page(page: feed_pb2.GetFeedResponse) -> None:
+def print_page(page: feed_pb2.GetFeedResponse) -> None:
+    """A table of the items, then where the page comes from. Ids are printed as they are, brackets too."""
     console = Console()
     table = Table("rank", "item", "score")
     for item in page.items:
-        table.add_row(str(item.rank), item.item_id, f"{item.score:.4f}")
+        table.add_row(str(item.rank), Text(item.item_id), f"{item.score:.4f}")
     console.print(table)
     source = page.provenance
     rung = feed_pb2.Rung.Name(source.rung).removeprefix("RUNG_")

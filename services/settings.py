@@ -17,6 +17,10 @@ from services.errors import StartError
 _PREFIX = "FEEDLINE_"
 Port = Annotated[int, Field(ge=0, le=65535, description="0: a free one")]
 Milliseconds = Annotated[float, Field(ge=0, le=60_000)]
+Timeout = Annotated[float, Field(gt=0, le=60_000)]
+"""Milliseconds; nothing is answered in none."""
+Lifetime = Annotated[int, Field(ge=1, le=10 * 365 * 86_400)]
+"""Seconds."""
 
 
 class _Section(BaseModel):
@@ -100,7 +104,7 @@ class Cache(_Section):
     enabled: bool = True
     url: str = ""
     prefix: str = Field(default="feedline", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    timeout_ms: Milliseconds = 20
+    timeout_ms: Timeout = 20
     pool: int = Field(default=32, ge=1, le=10_000)
     soft_s: float = Field(default=300, gt=0, le=86_400 * 7, description="fresh for this long")
     hard_s: float = Field(default=3600, gt=0, le=86_400 * 7, description="kept for this long, for the STALE rung")
@@ -120,12 +124,14 @@ class State(_Section):
     url: str = ""
     folder: Path = Path("data/valkey")
     prefix: str = Field(default="feedline", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    timeout_ms: Milliseconds = Field(default=20, description="of reading a session; the feed does without it then")
-    write_timeout_ms: Milliseconds = Field(default=500, description="of storing events")
-    pool: int = Field(default=32, ge=1, le=10_000)
+    timeout_ms: Timeout = Field(default=20, description="of reading a session; the feed does without it then")
+    write_timeout_ms: Timeout = Field(default=500, description="of storing events")
+    pool: int = Field(
+        default=256, ge=1, le=10_000, description="connections; a call that finds none free does without the server"
+    )
     session_events: int = Field(default=100, ge=1, le=1000)
-    session_s: int = Field(default=7 * 86_400, ge=1, description="a session is kept for this long after its last event")
-    event_id_s: int = Field(default=7 * 86_400, ge=1, description="how long a repeated event_id is recognised")
+    session_s: Lifetime = Field(default=7 * 86_400, description="a session is kept for this long after its last event")
+    event_id_s: Lifetime = Field(default=7 * 86_400, description="how long a repeated event_id is recognised")
     max_stream_length: int = Field(default=5_000_000, ge=16)
     max_memory_mb: int = Field(default=1024, ge=16, description="of the embedded server")
 

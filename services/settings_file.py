@@ -15,7 +15,7 @@ _BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (
 
 
 def example(settings: type[BaseModel], **others: type[BaseModel]) -> str:
-    """TOML of the sections of `settings` and of `others`. Keys stand as comments: one that is uncommented is a choice."""
+    """TOML of the sections of `settings` and of `others`. Keys are comments: one that is uncommented is a choice."""
     lines = ["# Settings of Feedline. FEEDLINE_<SECTION>__<KEY> in the environment stands above this file."]
     for name, section in (_sections(settings) | others).items():
         lines += ["", *_table(name, section)]

@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Column, Table
+from rich.text import Text
 
 from indexer.contract.snapshot import SnapshotError, current_id, open_snapshot, read_manifest, snapshot_ids
 from services.feed.loading import Loader
 
 
 def describe(root: Path) -> list[dict[str, Any]]:
-    """One entry per snapshot, newest first. A manifest that cannot be read is said, not raised."""
+    """One entry per snapshot, newest first. A manifest that cannot be read is said, not raised.
+
+    Raises SnapshotError when there is no such folder, or when CURRENT cannot be read.
+    """
+    if not root.is_dir():
+        raise SnapshotError(f"{root}: no such folder")
     current = current_id(root)
     rows: list[dict[str, Any]] = []
     for name in reversed(snapshot_ids(root)):
@@ -41,7 +47,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         mark = "->" if row["current"] else ""
         if "error" in row:
-            out.add_row(mark, row["id"], row["error"])
+            out.add_row(mark, row["id"], Text(row["error"]))
             continue
         out.add_row(
             mark,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from indexer.settings import IndexSettings
 from services.settings import check_binds, load_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,4 +76,6 @@ def test_the_settings_of_the_compose_file_start_a_service(monkeypatch: pytest.Mo
     check_binds(settings)
     mounted = f"snapshots:{settings.snapshots.folder}:ro"
     assert mounted in (ROOT / "deploy" / "compose.yaml").read_text()
+    vectors = IndexSettings.model_validate(settings.index).vector_store
+    assert f"models:{vectors.parent}" in (ROOT / "deploy" / "compose.yaml").read_text(), "all else is read-only"
     assert settings.serve.lame_duck_s + settings.serve.drain_s < 30, "compose's stop_grace_period"

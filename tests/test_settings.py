@@ -110,6 +110,10 @@ BAD = [
     ("state", "session_events", 1001, "1000"),
     ("state", "max_stream_length", 15, "16"),
     ("state", "timeout_ms", -1, "0"),
+    ("state", "write_timeout_ms", 0, "0"),
+    ("state", "session_s", 10**12, "315360000"),
+    ("state", "event_id_s", 10**12, "315360000"),
+    ("cache", "timeout_ms", 0, "0"),
     ("log", "level", "'loud'", "'debug', 'info', 'warning' or 'error'"),
     ("log", "format", "'xml'", "'console' or 'json'"),
 ]

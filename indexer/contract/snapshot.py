@@ -61,9 +61,9 @@ class Snapshot:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the snapshot in `folder`. Raises SnapshotError naming what is wrong with it."""
     path = folder / MANIFEST
-    if path.is_symlink():
-        raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: is a link")
     try:
+        if path.is_symlink():
+            raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: is a link")
         manifest = Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: {error.strerror or error}") from error
@@ -81,8 +81,11 @@ def open_snapshot(folder: Path) -> Snapshot:
 
     Raises SnapshotError when the manifest itself cannot be trusted.
     """
-    if folder.is_symlink() or not folder.is_dir():
-        raise SnapshotError(f"snapshot {folder.name}: {'a link' if folder.is_symlink() else 'no such folder'}")
+    try:
+        if folder.is_symlink() or not folder.is_dir():
+            raise SnapshotError(f"snapshot {folder.name}: {'a link' if folder.is_symlink() else 'no such folder'}")
+    except OSError as error:
+        raise SnapshotError(f"snapshot {folder.name}: {error.strerror or error}") from error
     manifest = read_manifest(folder)
     faults = {}
     for name, entry in manifest.files.items():

@@ -65,7 +65,7 @@ class Story:
         step = Step(name)
         self.steps.append(step)
         self.console.print()
-        self.console.rule(f"[bold]{len(self.steps)}  {name}", align="left", characters="─")
+        self.console.rule(Text(f"{len(self.steps)}  {name}", style="bold"), align="left", characters="─")
         self.console.print(Text(why, style="dim"))
         begun = time.monotonic()
         try:

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import structlog
 import uvloop
-from redis.exceptions import RedisError
 
 from cache.breaker import Breaker
 from cache.embedded import ServerEvent
 from cache.feed_cache import CachePolicy, FeedCache
 from cache.redis_link import RedisLink, open_client
 from cache.redis_tier import RedisTier
-from cache.tier import LocalTier, Unavailability
+from cache.tier import LocalTier, TierUnavailable, Unavailability
 from services import logs
 from services.console.app import create_console
 from services.console.health import Readiness
@@ -117,7 +116,9 @@ async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
                 registry=metrics.registry,
                 write_token=settings.console.write_token,
             )
-            console_port = await stack.enter_async_context(ConsoleServer.open(settings.console, console))
+            console_port = await stack.enter_async_context(
+                ConsoleServer.open(settings.console, console, settings.serve.drain_s)
+            )
 
         await asyncio.to_thread(live.load_at_start)
         if settings.snapshots.watch_s:
@@ -198,15 +199,14 @@ def _link(
 
 async def _warn_of_state(url: str) -> None:
     """Says what endangers recorded events; a server that is not there is met, and reported, by the requests."""
-    client = open_client(url, max_connections=1)
+    link = RedisLink(open_client(url, max_connections=1), timeout_s=1)
     try:
-        async with asyncio.timeout(1):
-            for warning in await check_state_server(client):
-                log.warning(warning)
-    except (RedisError, OSError) as error:
+        for warning in await link.call(check_state_server):
+            log.warning(warning)
+    except TierUnavailable as error:
         log.warning("the state server cannot be asked", error=str(error))
     finally:
-        await client.aclose()
+        await link.close()
 
 
 def _embedded_observer(metrics: Metrics) -> Callable[[ServerEvent], None]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from indexer.contract import exported
 from services.domain import EventType
 from services.errors import StateUnavailable
 from services.feed.event_stream import STREAM_FIELD, STREAM_FORMAT
@@ -35,7 +36,8 @@ SCHEMA = pa.schema(
         ("occurred_at", pa.timestamp("ms", tz="UTC")),
         ("response_id", pa.string()),
         ("recorded_at", pa.timestamp("ms", tz="UTC")),
-    ]
+    ],
+    metadata={exported.MARK: exported.FORMAT},
 )
 _TYPE_NAMES = {int(event_type): event_type.name.lower() for event_type in EventType}
 _Entry = tuple[bytes, dict[bytes, bytes]]
@@ -65,8 +67,8 @@ async def export(
 
     The file is complete and on disk before anything is taken from the streams. Killed at any moment nothing is lost:
     at worst the next run exports the same events again, and the night counts an event_id once. Entries that cannot be
-    read go to `events-<time>.rejected.jsonl`. `progress` gets the number of events written so far. Each command to
-    the server may take `timeout_s`.
+    read go to `_events-<time>.rejected.jsonl`, which the night does not read. `progress` gets the number of events
+    written so far. Each command to the server may take `timeout_s`.
 
     Raises `StateUnavailable` if the server fails and `OSError` if the file cannot be written; the streams are as they
     were then, or trimmed of what is in the file. Raises `BlockingIOError` naming the lock if another export runs.
@@ -75,13 +77,13 @@ async def export(
         run = _Run(client, out, f"events-{now():%Y%m%dT%H%M%S%fZ}", progress, batch_size, timeout_s)
         try:
             last_ids = {stream: await run.drain(stream) for stream in keys.streams()}
-            exported = run.publish()
+            done = run.publish()
         finally:
             run.close()
         for stream, last_id in last_ids.items():
             if last_id is not None:
                 await run.call(client.xtrim(stream, minid=_after(last_id), approximate=False))
-        return exported
+        return done
 
 
 class _Run:
@@ -98,7 +100,7 @@ class _Run:
     ) -> None:
         self._client = client
         self._file = out / f"{stem}.parquet"
-        self._rejects = out / f"{stem}.rejected.jsonl"
+        self._rejects = out / f"_{stem}.rejected.jsonl"
         self._progress = progress
         self._batch_size = batch_size
         self._timeout_s = timeout_s
@@ -221,6 +223,6 @@ def _alone_in(out: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BlockingIOError(error.errno, "another events export holds the lock", str(lock)) from None
-        for leftover in out.glob(".events-*.tmp"):
+        for leftover in (*out.glob(".events-*.tmp"), *out.glob("._events-*.tmp")):
             leftover.unlink()
         yield

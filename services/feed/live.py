@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -48,7 +49,12 @@ class Live:
         """Looks for a new CURRENT for ever; one that is refused leaves the old one serving."""
         while True:
             await asyncio.sleep(every_s)
-            await asyncio.to_thread(self.refresh)
+            try:
+                await asyncio.to_thread(self.refresh)
+            except Exception:
+                # Whatever it was: the next snapshot must be found all the same.
+                self._metrics.snapshot_refused.inc()
+                log.exception("looking for a new snapshot failed")
 
     def refresh(self) -> None:
         """Loads, verifies, warms and swaps in CURRENT when it is another than the one served and not refused before."""
@@ -57,14 +63,20 @@ class Live:
         except SnapshotError as error:
             log.error("CURRENT cannot be read", error=str(error))
             return
-        served = self._loaded.id if self._loaded else None
-        if name is None or name in (served, self._refused):
+        served = self._loaded
+        if served is not None and served.id == name:
+            self._mark(served, previous=False)
             return
-        loaded = self._try(name, whole=True, previous=False)
-        if loaded is None:
+        if name is None:
+            return
+        if name != self._refused:
+            loaded = self._try(name, whole=True, previous=False)
+            if loaded is not None:
+                self._swap(loaded)
+                return
             self._refused = name
-        else:
-            self._swap(loaded)
+        if served is not None:
+            self._mark(served, previous=True)
 
     def _candidates(self) -> list[str]:
         try:
@@ -84,6 +96,11 @@ class Live:
             self._metrics.snapshot_refused.inc()
             log.error("snapshot refused", snapshot=name, reason=str(error), whole=whole)
             return None
+
+    def _mark(self, served: Loaded, *, previous: bool) -> None:
+        """Makes the pages say, or no longer say, that CURRENT is another snapshot than theirs."""
+        if served.previous != previous:
+            self._swap(replace(served, previous=previous))
 
     def _swap(self, loaded: Loaded) -> None:
         self._loaded = loaded

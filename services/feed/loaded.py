@@ -5,18 +5,25 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+import numpy as np
 from cachetools import LRUCache
 
 from fallback.ladder import Reason
 from fallback.popular import Popular
-from indexer.contract.items import ItemTable, Mask
+from indexer.contract.features import Floats
+from indexer.contract.items import ItemTable, Mask, Rows
 from indexer.contract.manifest import Manifest
 from services.feed.ranker import Ranker
 from services.feed.retrieval import Retriever
 
 NO_REGION = "\x00"
 """Stands for every region that the snapshot does not know; no request can spell it."""
-_MASKS = 64
+_FILTERS = 64
+_DEEPEST = 2500
+"""Items over all pages of one feed (2,000 at most), and those that a request excludes (500 at most)."""
+
+Listed = tuple[Rows, Floats]
+"""Rows int32 [m] and scores float32 [m], best first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +36,9 @@ class Loaded:
     retriever: Retriever | None
     ranker: Ranker | None
     previous: bool = False
-    _masks: LRUCache[tuple[str, str], Mask] = field(default_factory=lambda: LRUCache(_MASKS))
+    _masks: LRUCache[tuple[str, str], Mask] = field(default_factory=lambda: LRUCache(_FILTERS))
     _masks_lock: threading.Lock = field(default_factory=threading.Lock)
+    _tails: LRUCache[tuple[str, str], Listed] = field(default_factory=lambda: LRUCache(_FILTERS))
 
     @property
     def id(self) -> str:
@@ -66,3 +74,17 @@ class Loaded:
                 mask.setflags(write=False)
                 self._masks[category, region] = mask
         return mask
+
+    def tail(self, category: str, region: str) -> Listed:
+        """The most popular of all items that may be shown here, at most 2,500: what follows when the lists have ended.
+
+        Made when first needed, kept for the last 64 pairs. To be called from one thread.
+        """
+        tail = self._tails.get((category, region))
+        if tail is None:
+            rows = np.flatnonzero(self.eligible(category, region)).astype(np.int32)
+            if len(rows) > _DEEPEST:
+                rows = np.sort(rows[np.argpartition(-self.items.popularity[rows], _DEEPEST)[:_DEEPEST]])
+            rows = rows[np.argsort(-self.items.popularity[rows], kind="stable")]
+            tail = self._tails[category, region] = (rows, self.items.popularity[rows])
+        return tail

@@ -1,4 +1,4 @@
-"""From a verified folder to a snapshot in memory that has proven itself: loaded, asked its golden queries, warmed up."""
+"""From a verified folder to a snapshot in memory: loaded, asked its golden queries, warmed up."""
 
 from __future__ import annotations
 

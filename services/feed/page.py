@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import structlog
 
 from fallback.ladder import Reason, Rung
-from indexer.contract.features import EMPTY
 from services.deadline import Clock, Deadline
 from services.domain import CacheOutcome, FeedItem, FeedPage, FeedRequest, Provenance, ShopEvent
 from services.errors import StateUnavailable
@@ -70,8 +69,7 @@ class FeedLine:
                 raise
             log.exception("a page failed")
             trace.note(Reason.INTERNAL_ERROR)
-            question = Question(loaded, request.surface, "", "", request.tenant, EMPTY)
-            return self._finish(request, question, Ranking(), token, trace)
+            return self._finish(request, ask(loaded, request, (), trace), Ranking(), token, trace)
 
     async def _line(
         self, request: FeedRequest, loaded: Loaded, token: PageToken | None, deadline: Deadline, trace: Trace
@@ -142,7 +140,7 @@ class FeedLine:
 
 def _items(loaded: Loaded, slate: Slate, first_rank: int) -> tuple[FeedItem, ...]:
     return tuple(
-        FeedItem(loaded.items.item_id(row), score, rank, row)
+        FeedItem(loaded.items.item_id(row), score, rank)
         for rank, (row, score) in enumerate(zip(slate.rows.tolist(), slate.scores.tolist(), strict=True), first_rank)
     )
 

@@ -33,10 +33,12 @@ class Ranking:
     age_s: float = 0.0
 
     def with_backfill(self, question: Question) -> Iterator[Segment]:
-        """The segments, then the popularity lists in the order of the ladder."""
+        """The segments, the popularity lists in the order of the ladder, then whatever else may be shown."""
+        loaded, region, category = question.loaded, question.region, question.category
         yield from self.segments
-        for rung, rows, scores in question.loaded.popular.ladder(question.region, question.category):
+        for rung, rows, scores in loaded.popular.ladder(region, category):
             yield Segment(rung, rows, scores)
+        yield Segment(Rung.POPULAR_CATEGORY if category else Rung.POPULAR, *loaded.tail(category, region))
 
 
 class Rankings:
@@ -62,7 +64,8 @@ class Rankings:
         try:
             with trace.stage("cache"):
                 async with asyncio.timeout(deadline.left()):
-                    found = await self._cache.get(question.key, partial(self._score, question, priority, trace))
+                    compute = partial(self._score, question, priority, trace)
+                    found = await self._cache.get(question.key, compute, lane=bytes([priority]))
         except TimeoutError:
             trace.note(Reason.NO_TIME)
             return _expired(question, await self._cache.peek(question.key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -42,11 +43,12 @@ class GrpcServer:
         if settings.reflection:
             reflection.enable_server_reflection((SERVICE, reflection.SERVICE_NAME, "grpc.health.v1.Health"), server)
         address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
+        credentials = _credentials(settings)
         try:
-            credentials = _credentials(settings)
             port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         except RuntimeError as error:
-            raise StartError(f"serve.port: {address} cannot be listened on: {error}") from error
+            keys = "serve.port, or the PEM files of serve.tls_*" if credentials else "serve.port"
+            raise StartError(f"{keys}: {address} cannot be listened on: {error}") from error
         running = cls(server, port, checks)
         await running.set_ready(False)
         await server.start()
@@ -73,11 +75,18 @@ class ConsoleServer(uvicorn.Server):
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: Console, app: FastAPI) -> AsyncIterator[int]:
-        """Listens while entered; the port."""
+    async def open(cls, settings: Console, app: FastAPI, drain_s: float) -> AsyncIterator[int]:
+        """Listens while entered; the port. When left, waits `drain_s` for requests that have begun, then cuts them."""
         listener = _listen(settings.host, settings.port)
         server = cls(
-            uvicorn.Config(app, log_level=logging.WARNING, access_log=False, lifespan="off", server_header=False)
+            uvicorn.Config(
+                app,
+                log_level=logging.WARNING,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=math.ceil(drain_s),
+            )
         )
         task = asyncio.create_task(server.serve(sockets=[listener]), name="console")
         try:

@@ -131,6 +131,10 @@ def _unary(
             # A cancel from within that leaves a handler hangs the client (grpc/grpc#29248).
             log.error("a handler was cancelled from within")
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "cancelled within the service")
+        except Exception:
+            # Left to grpc.aio, the text of the exception would go to the client.
+            log.exception("a handler failed", method=kind.DESCRIPTOR.name)
+            await _abort(context, grpc.StatusCode.INTERNAL, "failed within the service")
 
     return grpc.unary_unary_rpc_method_handler(handle)
 

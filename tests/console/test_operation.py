@@ -75,6 +75,13 @@ async def test_the_documentation_pages_that_need_a_cdn_are_off(http: httpx.Async
         assert (await http.get(path)).status_code == 404
 
 
+async def test_a_filter_is_sent_as_the_catalogue_spells_it(http: httpx.AsyncClient) -> None:
+    """Without a value, a browser sends the text of an option with its spaces collapsed."""
+    text = (await http.get("/")).text
+    assert '<option value="tea">' in text
+    assert '<option value="north">' in text
+
+
 async def test_the_page_holds_no_inline_script_or_style(http: httpx.AsyncClient) -> None:
     text = (await http.get("/")).text
     assert "<style" not in text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -232,3 +233,19 @@ def test_a_mutated_manifest_is_read_or_refused_and_never_crashes(
     finally:
         path.write_bytes(whole)
     assert not refusal or refusal.startswith(f"snapshot {published.name}: {MANIFEST}: ")
+
+
+@pytest.mark.parametrize("closed", ["the folder", "the folder above"])
+def test_a_folder_that_may_not_be_entered_is_refused_by_name(folder: Path, closed: str) -> None:
+    shut = folder if closed == "the folder" else folder.parent
+    mode = shut.stat().st_mode
+    user = os.geteuid()
+    shut.chmod(0)
+    try:
+        if user == 0:  # whom no mode keeps out
+            os.seteuid(65534)
+        with pytest.raises(SnapshotError, match=rf"snapshot {folder.name}: .*Permission denied"):
+            open_snapshot(folder)
+    finally:
+        os.seteuid(user)
+        shut.chmod(mode)

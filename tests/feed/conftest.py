@@ -59,9 +59,9 @@ class Client:
             "/feedline.v1.FeedService/GetFeed"
         )
 
-    async def feed(self, *, timeout: float | None = None, **fields: Any) -> feed_pb2.GetFeedResponse:
+    async def feed(self, **fields: Any) -> feed_pb2.GetFeedResponse:
         """GetFeed."""
-        return await self._feed(feed_pb2.GetFeedRequest(**fields), timeout=timeout)
+        return await self._feed(feed_pb2.GetFeedRequest(**fields))
 
     async def record(self, session_id: str, *events: feed_pb2.Event, **fields: Any) -> feed_pb2.RecordEventsResponse:
         """RecordEvents."""

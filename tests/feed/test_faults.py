@@ -16,6 +16,7 @@ from protos import feed_pb2
 from services.feed.app import FeedApp, open_app
 from tests.feed.conftest import Client, client, settings_for, viewed
 from tests.snapshots import Shop, publish_shop
+from tests.waiting import until
 
 RANKED = feed_pb2.RUNG_RANKED
 FILES = [
@@ -30,7 +31,7 @@ FILES = [
 
 
 async def test_valkey_killed_while_serving(feed: Client, app: FeedApp) -> None:
-    """redis/redis-py#4026, #4082: default retries wait 3 s on a dead server. The embedded server comes back by itself."""
+    """redis/redis-py#4026, #4082: default retries wait 3 s on a dead server. The embedded one comes back by itself."""
     await feed.record("s1", viewed("i5", event_id="e1"))
     os.kill(await _server_pid(app), signal.SIGKILL)
     reasons: set[str] = set()
@@ -40,9 +41,7 @@ async def test_valkey_killed_while_serving(feed: Client, app: FeedApp) -> None:
         assert page.provenance.degraded == ("session_unavailable" in page.provenance.reasons)
         reasons.update(page.provenance.reasons)
     assert reasons <= {"session_unavailable", "cache_unavailable"}
-    async with asyncio.timeout(15):
-        while (await feed.feed(session_id="s1")).provenance.context_events != 1:  # the event outlived the kill
-            await asyncio.sleep(0.05)
+    await until(lambda: _context_of(feed, "s1"), is_=1)  # the event outlived the kill
 
 
 async def test_valkey_that_stays_dead(tmp_path: Path, snapshots: Path) -> None:
@@ -115,8 +114,7 @@ async def test_a_damaged_snapshot_without_a_parent_serves_what_can_be_trusted(
 
 async def test_files_deleted_while_serving_change_nothing(feed: Client, snapshots: Path) -> None:
     for name in ("ranker.onnx", "index.faiss", "vectors.npy", "items.parquet", "CURRENT"):
-        for path in snapshots.rglob(name):
-            path.unlink()
+        _delete(snapshots, name)
     page = await feed.feed(recent_events=[viewed("i5")])
     assert page.provenance.rung == RANKED
     assert not page.provenance.reasons
@@ -133,10 +131,8 @@ async def test_a_snapshot_that_is_published_later_is_served_without_a_restart(tm
     async with open_app(settings_for(tmp_path, snapshots={"watch_s": 0.05})) as app, client(app) as feed:
         assert not (await feed.feed()).items
         published = publish_shop(tmp_path / "snapshots", Shop(count=100))
-        async with asyncio.timeout(10):
-            while (page := await feed.feed()).provenance.snapshot_id != published:
-                await asyncio.sleep(0.02)
-        assert len(page.items) == 20
+        await until(lambda: _snapshot_of(feed), is_=published)
+        assert len((await feed.feed()).items) == 20
 
 
 async def test_a_bad_new_snapshot_leaves_the_old_one_serving(feed: Client, app: FeedApp, snapshots: Path) -> None:
@@ -149,12 +145,25 @@ async def test_a_bad_new_snapshot_leaves_the_old_one_serving(feed: Client, app: 
     assert page.provenance.rung == RANKED
 
 
+async def _context_of(feed: Client, session_id: str) -> int:
+    return (await feed.feed(session_id=session_id)).provenance.context_events
+
+
+async def _snapshot_of(feed: Client) -> str:
+    return (await feed.feed()).provenance.snapshot_id
+
+
 async def _server_pid(app: FeedApp) -> int:
     server = open_client(app.state_url, max_connections=1)
     try:
         return int((await server.info("server"))["process_id"])
     finally:
         await server.aclose()
+
+
+def _delete(root: Path, name: str) -> None:
+    for path in root.rglob(name):
+        path.unlink()
 
 
 def _damage(path: Path, how: str) -> None:

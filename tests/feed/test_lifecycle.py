@@ -15,11 +15,15 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+from typer.testing import CliRunner
 
+from protos import feed_pb2
+from services import cli
 from services.errors import StartError
 from services.feed.app import FeedApp, open_app
 from services.feed.servicer import SERVICE
 from tests.feed.conftest import Client, client, settings_for, viewed
+from tests.servers import babbling_server
 
 
 async def test_health_says_serving_when_ready(feed: Client) -> None:
@@ -77,6 +81,50 @@ async def test_unsafe_or_wrong_settings_do_not_start(
     with pytest.raises(StartError, match=message):
         async with open_app(settings_for(tmp_path, **section)):
             pass
+
+
+@pytest.mark.parametrize("query", ["?no_such_option=1", ""])
+async def test_a_state_server_that_cannot_be_asked_is_no_reason_not_to_start(
+    tmp_path: Path, snapshots: Path, query: str
+) -> None:
+    async with babbling_server() as url, open_app(settings_for(tmp_path, state={"url": url + query})) as app:
+        async with client(app) as feed:
+            page = await feed.feed(session_id="s1", recent_events=[viewed("i6")])
+        assert page.provenance.rung == feed_pb2.RUNG_RANKED
+        assert "session_unavailable" in page.provenance.reasons
+
+
+async def test_a_request_that_never_ends_does_not_keep_the_service_from_ending(tmp_path: Path, snapshots: Path) -> None:
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(open_app(settings_for(tmp_path, serve={"drain_s": 0})))
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.console_port)
+        writer.write(b"POST /v1/feed HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n")
+        writer.write(b"Content-Type: application/json\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler waits for the body
+        async with asyncio.timeout(10):
+            await stack.aclose()
+        writer.close()
+
+
+async def test_a_burst_of_events_is_stored(app: FeedApp, feed: Client) -> None:
+    calls = [feed.record(f"s{at}", viewed("i5", event_id="e")) for at in range(200)]
+    assert sum(answer.stored for answer in await asyncio.gather(*calls)) == 200
+
+
+async def test_tls_files_that_are_none_are_named(tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("none")
+    files = dict.fromkeys(("tls_certificate", "tls_key"), tmp_path / "none.pem")
+    with pytest.raises(StartError, match=r"serve\.tls_"):
+        async with open_app(settings_for(tmp_path, serve=files)):
+            pass
+
+
+@pytest.mark.parametrize("option", ["--port", "--console-port"])
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_a_port_out_of_range_is_refused(option: str, port: str) -> None:
+    refused = CliRunner().invoke(cli.app, ["serve", option, port])
+    assert refused.exit_code == 2
+    assert "Usage" in refused.output
 
 
 async def test_sigterm_drains_without_a_failed_call(tmp_path: Path, snapshots: Path) -> None:

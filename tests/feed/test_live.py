@@ -10,8 +10,9 @@ import pytest
 from fallback.ladder import Reason
 from indexer.contract.manifest import INDEX, MANIFEST, POPULAR, RANKER
 from indexer.contract.publish import publish
-from indexer.contract.snapshot import CURRENT
+from indexer.contract.snapshot import CURRENT, Snapshot
 from services.errors import NotScored
+from services.feed import live as live_module
 from services.feed import loading
 from services.feed.live import Live
 from services.feed.loading import Loader
@@ -129,7 +130,7 @@ def test_a_new_snapshot_that_is_damaged_leaves_the_old_one_serving_and_is_read_o
     flip_byte(tmp_path / new / name)
     for _ in range(3):
         live.refresh()
-    assert served(live) == (two[1], ())
+    assert served(live) == (two[1], (Reason.PREVIOUS_SNAPSHOT,))
     assert refusals(metrics) == 1
 
 
@@ -147,7 +148,7 @@ def test_a_new_snapshot_that_cannot_be_warmed_is_refused(
     monkeypatch.setattr(loading, "score", fail)
     for _ in range(3):
         live.refresh()
-    assert served(live) == (two[1], ())
+    assert served(live) == (two[1], (Reason.PREVIOUS_SNAPSHOT,))
     assert (len(tries), refusals(metrics)) == (1, 1)
 
 
@@ -159,6 +160,15 @@ def test_where_no_snapshot_can_be_warmed_popularity_is_served(
 
     monkeypatch.setattr(loading, "score", fail)
     assert served(started(tmp_path)[0]) == (two[1], (Reason.NO_INDEX,))
+
+
+def test_a_rollback_to_the_one_that_is_served_makes_it_current_again(tmp_path: Path, two: tuple[str, str]) -> None:
+    flip_byte(tmp_path / two[1] / INDEX)
+    live, _ = started(tmp_path)
+    assert served(live) == (two[0], (Reason.PREVIOUS_SNAPSHOT,))
+    publish(tmp_path, two[0])
+    live.refresh()
+    assert served(live) == (two[0], ())
 
 
 def test_a_good_one_after_a_refused_one_is_served(tmp_path: Path, two: tuple[str, str]) -> None:
@@ -193,5 +203,25 @@ async def test_the_watch_goes_on_after_a_refusal(tmp_path: Path, two: tuple[str,
     async with asyncio.timeout(10):
         while served(live) != (good, ()):  # noqa: ASYNC110 - the watch runs in a thread of its own
             await asyncio.sleep(0.01)
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+async def test_the_watch_goes_on_after_a_failure_of_another_kind(
+    tmp_path: Path, two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, metrics = started(tmp_path)
+    new = publish_shop(tmp_path, SHOP, age=2, parent=two[1])
+
+    def forbidden(folder: Path) -> Snapshot:
+        monkeypatch.undo()
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(live_module, "open_snapshot", forbidden)
+    watch = asyncio.create_task(live.watch(0.0))
+    async with asyncio.timeout(10):
+        while served(live) != (new, ()):  # noqa: ASYNC110 - the watch runs in a thread of its own
+            await asyncio.sleep(0.01)
+    assert refusals(metrics) == 1
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)

@@ -8,10 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from cache.feed_cache import Compute, Found
 from protos import feed_pb2
 from services.feed.app import FeedApp, open_app
 from tests.feed.conftest import Client, client, settings_for, viewed
 from tests.snapshots import Shop, publish_shop
+from tests.waiting import until
 
 RANKED = feed_pb2.RUNG_RANKED
 POPULAR = feed_pb2.RUNG_POPULAR
@@ -75,9 +77,7 @@ async def test_another_process_finds_the_answer_in_the_shared_tier(app: FeedApp,
     settings = settings_for(tmp_path, state={"url": app.state_url})
     async with open_app(settings) as other, client(app) as one, client(other) as two:
         first = await one.feed(recent_events=[viewed("i5")])
-        async with asyncio.timeout(5):
-            while not app.cache.counters.written:
-                await asyncio.sleep(0.01)
+        await until(lambda: app.cache.counters.written, is_=1)
         second = await two.feed(recent_events=[viewed("i5")])
         assert second.provenance.cache == SHARED
         assert ids(first) == ids(second)
@@ -89,6 +89,15 @@ async def test_concurrent_askers_of_one_question_are_one_computation(feed: Clien
     assert outcomes.count(MISS) == 1
     assert set(outcomes) <= {MISS, feed_pb2.CACHE_OUTCOME_JOINED, LOCAL}
     assert app.gate.in_flight == 0
+
+
+async def test_a_person_who_waits_does_not_share_the_refusal_of_a_prefetch(tmp_path: Path, snapshots: Path) -> None:
+    async with open_app(settings_for(tmp_path, scoring={"prefetch_share": 0})) as app, client(app) as feed:
+        priorities = [feed_pb2.PRIORITY_PREFETCH, feed_pb2.PRIORITY_INTERACTIVE]
+        asked = [feed.feed(recent_events=[viewed("i5")], priority=priority) for priority in priorities]
+        prefetched, shown = await asyncio.gather(*asked)
+        assert list(prefetched.provenance.reasons) == ["admission"]
+        assert shown.provenance.rung == RANKED
 
 
 async def test_pages_follow_each_other_without_a_repeat_until_nothing_is_left(feed: Client) -> None:
@@ -146,12 +155,58 @@ async def test_an_unknown_category_is_answered_over_all_and_says_so(feed: Client
     assert not page.provenance.degraded
 
 
+async def test_a_page_is_full_as_long_as_anything_may_be_shown(feed: Client) -> None:
+    """This shop's popularity lists hold 500 items."""
+    popular = [f"i{row}" for row in range(502)]
+    for given in ([], [viewed("i5")]):
+        page = await feed.feed(exclude_item_ids=popular[:500], recent_events=given, page_size=100)
+        assert len(page.items) == 100
+        assert not set(ids(page)) & set(popular[:500])
+    page = await feed.feed(exclude_item_ids=popular[2:], page_size=5, region="south")
+    assert ids(page) == ["i0", "i1", "i502", "i503", "i504"]
+    scores = [item.score for item in page.items]
+    assert scores == sorted(scores, reverse=True)
+
+
 async def test_a_region_shows_what_may_be_shown_there(feed: Client) -> None:
     north = await feed.feed(region="north", page_size=100, recent_events=[viewed("i950")])
     south = await feed.feed(region="south", page_size=100, recent_events=[viewed("i950")])
     assert "i950" in ids(north)
     assert all(int(item[1:]) < 900 for item in ids(south))
     assert list(south.provenance.reasons) == ["unknown_region"]
+
+
+async def test_a_page_that_fails_still_shows_only_what_may_be_shown_there(
+    feed: Client, app: FeedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(key: bytes, compute: Compute, *, lane: bytes = b"") -> Found:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(app.cache, "get", fail)
+    page = await feed.feed(recent_events=[viewed("i5")], category="tea", region="south", page_size=100)
+    assert list(page.provenance.reasons) == ["unknown_region", "internal_error"]
+    assert page.provenance.rung == POPULAR_CATEGORY
+    assert len(page.items) == 100
+    token = page.next_page_token
+    shown = ids(page)
+    while token:
+        page = await feed.feed(category="tea", region="south", page_size=100, page_token=token)
+        shown += ids(page)
+        token = page.next_page_token
+    assert all(int(item[1:]) % 3 == 0 and int(item[1:]) < 900 for item in shown)
+
+
+async def test_a_failure_that_nobody_foresaw_tells_the_caller_nothing_of_its_inside(
+    feed: Client, app: FeedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(message: feed_pb2.RecordEventsRequest) -> feed_pb2.RecordEventsResponse:
+        raise RuntimeError("of user u-17")
+
+    monkeypatch.setattr(app.servicer, "record_events", fail)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await feed.record("s1", viewed("i5", event_id="e1"))
+    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    assert refused.value.details() == "failed within the service"
 
 
 async def test_unknown_users_and_items_answer_a_feed(feed: Client) -> None:

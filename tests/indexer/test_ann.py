@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import faiss
 import numpy as np
 import pytest
 
-from indexer.ann import build_index, search, tune
+from indexer.ann import build_index, search, tune, write_index
 from indexer.contract.manifest import IndexSpec
 from indexer.errors import GateFailed
 from indexer.settings import AnnSettings
@@ -29,6 +31,12 @@ def built(vectors: Vectors, settings: AnnSettings, copies: int = 1) -> tuple[fai
     index = build_index(vectors, first_rows, settings, threads=1, seed=1, advance=lambda rows: None)
     queries = vectors[:: max(1, len(vectors) // 64)].astype(np.float32)
     return index, tune(index, vectors, queries, settings)
+
+
+def test_an_index_that_the_disk_does_not_take_is_an_error_of_the_disk() -> None:
+    index, _ = built(clustered(5000), IVF)
+    with pytest.raises(OSError, match=r"/dev/full: cannot be written: .*No space left on device"):
+        write_index(index, Path("/dev/full"))
 
 
 def test_a_small_catalogue_is_searched_exactly() -> None:

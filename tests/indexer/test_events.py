@@ -27,6 +27,9 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"occurred_at": "2026-02-30"}, "occurred_at", UNREADABLE),
     ({"occurred_at": "infinity"}, "occurred_at", UNREADABLE),
     ({"occurred_at": "1e300"}, "occurred_at", UNREADABLE),
+    ({"occurred_at": "20260501"}, "occurred_at", UNREADABLE),
+    ({"occurred_at": "-1777629600"}, "occurred_at", UNREADABLE),
+    ({"occurred_at": "1777629600000000"}, "occurred_at", UNREADABLE),
     ({"occurred_at": LATE}, "occurred_at", "is in the future"),
     ({"type": "returned"}, "type", "is not in index.events.type_names"),
     ({"region": "r" * 257}, "region", "is longer than 256 bytes or has control characters"),
@@ -80,6 +83,7 @@ def test_times_are_read_in_every_form_that_is_promised(tmp_path: Path) -> None:
         "2026-05-01 12:00:00+02:00": 10,
         "2026-05-01T10:00": 10,
         "2026-05-01": 0,
+        " 2026-05-01T10:00Z ": 10,
         "1777629600": 10,
         "1777629600000": 10,
         "1777629600.0": 10,
@@ -151,12 +155,12 @@ def test_impressions_are_counted_and_take_no_part(tmp_path: Path) -> None:
 
 def test_the_words_for_types_are_the_users_and_an_absent_one_has_a_default(tmp_path: Path) -> None:
     settings = EventSettings(type_names={"Bought": "purchase", "seen": "view"}, default_type="click")
-    words: list[str | None] = ["BOUGHT ", "seen", None]
+    words: list[str | None] = ["BOUGHT ", "seen", None, "Cart"]
     rows: list[dict[str, Any]] = [{**FIT, "event_id": str(at), "type": word} for at, word in enumerate(words)]
     with scratch(tmp_path / "out") as work:
         catalogue(work, tmp_path)
         load_shopping(work, write(tmp_path / "events.csv", rows), settings)
-        assert [kind for _, kind, _, _ in kept(work)] == [5, 2, 3]
+        assert [kind for _, kind, _, _ in kept(work)] == [5, 2, 3, 4]
 
 
 def test_sessions_of_two_tenants_with_one_id_are_two(tmp_path: Path) -> None:
@@ -184,7 +188,10 @@ def test_no_events_are_events_too(tmp_path: Path) -> None:
     (tmp_path / "header.csv").write_text("session_id,item_id,occurred_at\n")
     nothing = {name: pa.array([], pa.string()) for name in ("session_id", "item_id", "occurred_at")}
     pq.write_table(pa.table(nothing), tmp_path / "rows.parquet")
-    for name in ("zero.csv", "zero.jsonl", "header.csv", "rows.parquet"):
+    pq.write_table(pa.table({}), tmp_path / "columns.parquet")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / ".export.lock").touch()
+    for name in ("zero.csv", "zero.jsonl", "header.csv", "rows.parquet", "columns.parquet", "folder"):
         with scratch(tmp_path / "out") as work:
             catalogue(work, tmp_path)
             events, _ = load_shopping(work, tmp_path / name)

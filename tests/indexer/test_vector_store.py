@@ -30,6 +30,12 @@ def gathered(store: VectorStore, places: Places, folder: Path) -> Vectors:
     return out
 
 
+def test_a_full_disk_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
+    store = filled(tmp_path, [["a"]])
+    with pytest.raises(OSError, match="No space left on device"):
+        store.gather(np.zeros(1000, np.int64), Path("/dev/full"), lambda rows: None)
+
+
 def test_vectors_are_found_by_text_in_any_order_and_after_opening_again(tmp_path: Path) -> None:
     filled(tmp_path, [["a", "b"], ["c"]])
     store = VectorStore(tmp_path, "model")
