@@ -8,7 +8,8 @@ protos/baseline.binpb). Unknown enum values are treated as UNSPECIFIED.
 
 Limits hold for every message: 64 KiB on the wire; every string at most 256 bytes of UTF-8 without control
 characters, unless its comment says otherwise. A request outside a limit is answered INVALID_ARGUMENT, and the
-status message begins with the path of the field, e.g. "recent_events[3].item_id: ...".
+status message begins with the path of the field, e.g. "recent_events[3].item_id: ...". (What is larger than 4 MiB
+does not reach the service: gRPC answers RESOURCE_EXHAUSTED.)
 """
 
 from collections import abc as _abc

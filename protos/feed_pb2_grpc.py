@@ -54,7 +54,8 @@ class FeedServiceServicer:
 
         A valid request is always answered OK: when the service is overloaded, late or broken it answers a
         list of lower quality, says which (`Provenance.rung`), and says why (`Provenance.reasons`).
-        The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings holds.
+        The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings
+        holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

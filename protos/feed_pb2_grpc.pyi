@@ -8,7 +8,8 @@ protos/baseline.binpb). Unknown enum values are treated as UNSPECIFIED.
 
 Limits hold for every message: 64 KiB on the wire; every string at most 256 bytes of UTF-8 without control
 characters, unless its comment says otherwise. A request outside a limit is answered INVALID_ARGUMENT, and the
-status message begins with the path of the field, e.g. "recent_events[3].item_id: ...".
+status message begins with the path of the field, e.g. "recent_events[3].item_id: ...". (What is larger than 4 MiB
+does not reach the service: gRPC answers RESOURCE_EXHAUSTED.)
 """
 
 from collections import abc as _abc
@@ -44,7 +45,8 @@ class FeedServiceStub:
 
     A valid request is always answered OK: when the service is overloaded, late or broken it answers a
     list of lower quality, says which (`Provenance.rung`), and says why (`Provenance.reasons`).
-    The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings holds.
+    The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings
+    holds.
     """
     RecordEvents: _grpc.UnaryUnaryMultiCallable[_feed_pb2.RecordEventsRequest, _feed_pb2.RecordEventsResponse]
     """Stores what a shopper did. The next GetFeed of the session counts it.
@@ -61,7 +63,8 @@ class FeedServiceAsyncStub(FeedServiceStub):
 
     A valid request is always answered OK: when the service is overloaded, late or broken it answers a
     list of lower quality, says which (`Provenance.rung`), and says why (`Provenance.reasons`).
-    The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings holds.
+    The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings
+    holds.
     """
     RecordEvents: _aio.UnaryUnaryMultiCallable[_feed_pb2.RecordEventsRequest, _feed_pb2.RecordEventsResponse]  # type: ignore[assignment]
     """Stores what a shopper did. The next GetFeed of the session counts it.
@@ -81,7 +84,8 @@ class FeedServiceServicer(metaclass=_abc_1.ABCMeta):
 
         A valid request is always answered OK: when the service is overloaded, late or broken it answers a
         list of lower quality, says which (`Provenance.rung`), and says why (`Provenance.reasons`).
-        The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings holds.
+        The only other status is INVALID_ARGUMENT. A deadline is honoured; without one the page budget of the settings
+        holds.
         """
 
     @_abc_1.abstractmethod

@@ -209,12 +209,16 @@ def _passed_over(given: Mapping[str, object], environment: Mapping[str, str]) ->
             yield name
 
 
+_SECRETS = frozenset({"url", "write_token", "page_token_key"})
+
+
 def describe(error: ValidationError, path: Path | None) -> str:
     """One line per key at fault: the key, what is wrong with it, what was given."""
     lines = []
     for fault in error.errors():
         key = ".".join(str(part) for part in fault["loc"]) or "settings"
-        given = "" if fault["type"] in {"extra_forbidden", "missing"} else f" (given: {fault['input']!r:.80})"
+        unsaid = fault["type"] in {"extra_forbidden", "missing"} or key.rpartition(".")[2] in _SECRETS
+        given = "" if unsaid else f" (given: {fault['input']!r:.80})"
         message = "unknown key" if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, ")
         lines.append(f"settings {path or 'from the environment'}: {key}: {message}{given}")
     return "\n".join(lines)

@@ -9,6 +9,9 @@ from cache.embedded import EmbeddedServerError, EmbeddedValkey, ServerEvent
 from services.errors import StartError
 from services.settings import State
 
+SHARED_POLICY = "volatile-lfu"
+"""Of a server that holds cached answers and events: the least used keys with a lifetime go first; streams have none."""
+
 
 @asynccontextmanager
 async def state_server(settings: State, observe: Callable[[ServerEvent], None] | None = None) -> AsyncIterator[str]:
@@ -19,7 +22,9 @@ async def state_server(settings: State, observe: Callable[[ServerEvent], None] |
     if settings.url:
         yield settings.url
         return
-    embedded = EmbeddedValkey(settings.folder, maxmemory_bytes=settings.max_memory_mb << 20, observe=observe)
+    embedded = EmbeddedValkey(
+        settings.folder, maxmemory_bytes=settings.max_memory_mb << 20, maxmemory_policy=SHARED_POLICY, observe=observe
+    )
     try:
         await embedded.__aenter__()
     except EmbeddedServerError as error:

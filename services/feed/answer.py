@@ -12,7 +12,8 @@ from indexer.contract.features import Floats
 from indexer.contract.items import Rows
 
 _HEAD = struct.Struct("<BHH")
-_FORMAT = 1
+FORMAT = 1
+"""Of a packed answer; part of the content key, so that processes of two versions may share a cache."""
 _HALF_MAX = float(np.finfo(np.float16).max)
 
 
@@ -47,7 +48,7 @@ def pack(answer: Answer) -> bytes:
     """The answer as bytes: counts, then the four arrays."""
     return b"".join(
         (
-            _HEAD.pack(_FORMAT, len(answer.rows), len(answer.ranked)),
+            _HEAD.pack(FORMAT, len(answer.rows), len(answer.ranked)),
             answer.rows.astype("<i4").tobytes(),
             answer.scores.astype("<f2").tobytes(),
             answer.ranked.astype("<u2").tobytes(),
@@ -61,7 +62,7 @@ def unpack(data: bytes, items: int) -> Answer:
     if len(data) < _HEAD.size:
         raise ValueError("answer: too short")
     form, count, depth = _HEAD.unpack_from(data)
-    if form != _FORMAT or depth > count or len(data) != _HEAD.size + 6 * count + 4 * depth:
+    if form != FORMAT or depth > count or len(data) != _HEAD.size + 6 * count + 4 * depth:
         raise ValueError("answer: not of this format")
     at = _HEAD.size
     rows = np.frombuffer(data, "<i4", count, at)

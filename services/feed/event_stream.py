@@ -141,10 +141,11 @@ async def check_state_server(client: Redis) -> list[str]:
     warnings = []
     if info.get("aof_enabled") == 0:
         warnings.append("state server: appendonly is off: recorded events are lost when it stops; set appendonly yes")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and info.get("maxmemory") != 0:
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy.startswith("allkeys") and info.get("maxmemory") != 0:
         warnings.append(
-            f"state server: maxmemory-policy is {policy}: recorded events may be evicted; set it to noeviction"
+            f"state server: maxmemory-policy is {policy}: recorded events may be evicted; "
+            "set noeviction, or volatile-lfu where the cache shares the server"
         )
     return warnings
 

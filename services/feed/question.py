@@ -10,6 +10,7 @@ from cache.key import content_key
 from fallback.ladder import Reason
 from indexer.contract.features import Context, make_context
 from services.domain import EventType, FeedRequest, ShopEvent
+from services.feed.answer import FORMAT
 from services.feed.loaded import NO_REGION, Loaded
 from services.feed.trace import Trace
 
@@ -31,6 +32,7 @@ class Question:
         return content_key(
             "answer",
             {
+                "format": FORMAT,
                 "snapshot": self.loaded.id,
                 "ranker": self.loaded.ranker_id,
                 "surface": self.surface,

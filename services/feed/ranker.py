@@ -41,6 +41,8 @@ class Ranker:
 
         Raises ValueError when the model answers another shape or a score that is not finite.
         """
+        if not any(map(len, features)):
+            return [np.empty(0, np.float32) for _ in features]
         inputs = ranker_inputs(self.spec.inputs, features)
         (scores,) = self._session.run([self.spec.output], inputs)
         expected = (len(features), max(map(len, features)))
