@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -128,16 +129,42 @@ def test_a_port_out_of_range_is_refused(option: str, port: str) -> None:
 
 
 async def test_sigterm_drains_without_a_failed_call(tmp_path: Path, snapshots: Path) -> None:
-    """grpc/grpc#37239: stop(grace) was not graceful."""
-    settings = tmp_path / "feedline.toml"
+    """grpc/grpc#37239: stop(grace) was not graceful. What has begun when SIGTERM comes is answered."""
+    async with _serving("-m", "services.cli", folder=tmp_path, snapshots=snapshots) as (process, feed, console):
+        assert (await feed.feed()).items
+        pending = [asyncio.create_task(feed.feed(recent_events=[viewed(f"i{at}")])) for at in range(20)]
+        process.send_signal(signal.SIGTERM)
+        pages = await asyncio.gather(*pending)
+        assert all(page.items for page in pages)
+        async with httpx.AsyncClient() as web:
+            assert (await web.get(f"{console}/readyz")).status_code == 503
+        assert await process.wait() == 0
+
+
+async def test_it_starts_and_ranks_without_the_libraries_of_the_nightly_job(tmp_path: Path, snapshots: Path) -> None:
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(["torch", "sentence_transformers", "transformers", "duckdb", "onnx"]))
+from services.cli import main
+main()
+"""
+    async with _serving("-c", code, folder=tmp_path, snapshots=snapshots) as (_, feed, _):
+        assert (await feed.feed(recent_events=[viewed("i5")])).provenance.rung == feed_pb2.RUNG_RANKED
+
+
+@asynccontextmanager
+async def _serving(
+    *python: str, folder: Path, snapshots: Path
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, Client, str]]:
+    """`python ... serve` as a process of its own, ready: the process, a client, the console's address."""
+    settings = folder / "feedline.toml"
     settings.write_text(
         f"[serve]\nport = 0\nlame_duck_s = 0.3\n[console]\nport = 0\n[snapshots]\nfolder = '{snapshots}'\n"
-        f"[state]\nfolder = '{tmp_path / 'valkey'}'\n[log]\nformat = 'json'\n[scoring]\nmax_queue_delay_ms = 50\n"
+        f"[state]\nfolder = '{folder / 'valkey'}'\n[log]\nformat = 'json'\n[scoring]\nmax_queue_delay_ms = 50\n"
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "services.cli",
+        *python,
         "serve",
         "--config",
         str(settings),
@@ -146,15 +173,8 @@ async def test_sigterm_drains_without_a_failed_call(tmp_path: Path, snapshots: P
     )
     try:
         grpc_port, console_port = await _ready(process)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel, httpx.AsyncClient() as web:
-            feed = Client(channel)
-            assert (await feed.feed()).items
-            pending = [asyncio.create_task(feed.feed(recent_events=[viewed(f"i{at}")])) for at in range(20)]
-            process.send_signal(signal.SIGTERM)
-            pages = await asyncio.gather(*pending)
-            assert all(page.items for page in pages)
-            assert (await web.get(f"http://127.0.0.1:{console_port}/readyz")).status_code == 503
-        assert await process.wait() == 0
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            yield process, Client(channel), f"http://127.0.0.1:{console_port}"
     finally:
         if process.returncode is None:
             process.kill()
