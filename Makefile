@@ -37,6 +37,10 @@ demo: $(DEMO_STAMP) ## Build a snapshot of a sample catalogue, serve it, shop; K
 test: $(DEV_STAMP) ## Run the test suite; ARGS="tests/test_x.py -k name" narrows it
 	@$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: soak
+soak: $(DEV_STAMP) ## Run the long suite whole: 100,000 cancelled calls (a sample of it runs in `make test`)
+	@FEEDLINE_CANCELS=100000 $(BIN)/python -m pytest -s -k leave_nothing_behind tests/feed/test_cancels.py
+
 .PHONY: check
 check: lint types arrows proto-lint deploy-lint ## Run every check that is not a test
 

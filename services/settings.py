@@ -38,9 +38,11 @@ class Serve(_Section):
     tls_client_ca: Path | None = Field(default=None, description="set: clients must show a certificate of this CA")
     reflection: bool = False
     lame_duck_s: float = Field(
-        default=0.5, ge=0, le=300, description="still answers, though not ready, for this long after SIGTERM"
+        default=0.5, ge=0, le=300, description="after SIGTERM it answers until no call has come for this long"
     )
-    drain_s: float = Field(default=10.0, ge=0, le=300, description="then finishes what it has begun within this time")
+    drain_s: float = Field(
+        default=10.0, ge=0, le=300, description="at most this long; then what has begun may take as long again"
+    )
     page_size: int = Field(default=20, ge=1, le=100)
     page_token_key: str = Field(default="", description="the same on all replicas: authenticates page tokens")
     max_page_depth: int = Field(default=1000, ge=1, le=2000, description="items shown over all pages of one feed")

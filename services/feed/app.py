@@ -36,7 +36,7 @@ from services.feed.servicer import FeedServicer
 from services.feed.sessions import SessionStore
 from services.feed.state_keys import StateKeys
 from services.metrics import Metrics
-from services.settings import Settings, check_binds
+from services.settings import Serve, Settings, check_binds
 from services.state import state_server
 
 log = structlog.get_logger()
@@ -127,7 +127,7 @@ async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
         await _warn_of_state(url)
         await grpc_server.set_ready(True)
         metrics.ready.set(1)
-        stack.push_async_callback(_unready, grpc_server, metrics, settings.serve.lame_duck_s)
+        stack.push_async_callback(_unready, grpc_server, metrics, settings.serve)
         yield FeedApp(grpc_server.port, console_port, live, servicer, gate, batcher, cache, metrics, url)
 
 
@@ -224,10 +224,10 @@ def _readiness(live: Live, server: GrpcServer) -> Readiness:
     return Readiness(ready=server.ready, degraded=degraded, snapshot_id=loaded.id if loaded else "", reasons=reasons)
 
 
-async def _unready(server: GrpcServer, metrics: Metrics, lame_duck_s: float) -> None:
+async def _unready(server: GrpcServer, metrics: Metrics, serve: Serve) -> None:
     await server.set_ready(False)
     metrics.ready.set(0)
-    await asyncio.sleep(lame_duck_s)
+    await server.until_quiet(serve.lame_duck_s, serve.drain_s)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

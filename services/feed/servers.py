@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import uvicorn
@@ -23,12 +24,33 @@ from services.settings import Console, Serve
 _OPTIONS = (("grpc.so_reuseport", 0),)  # A port that is taken must be an error, not half of the traffic.
 
 
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+class _LastCall(grpc.aio.ServerInterceptor):
+    """When the last call of the feed service came, on the event loop's clock."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[_Request, _Response] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[_Request, _Response] | None:
+        """Notes the time."""
+        if handler_call_details.method.startswith(f"/{SERVICE}/"):
+            self.at = asyncio.get_running_loop().time()
+        return await continuation(handler_call_details)
+
+
 class GrpcServer:
     """The gRPC port. Not serving, by its health service, until `set_ready`."""
 
-    def __init__(self, server: grpc.aio.Server, port: int, checks: health.aio.HealthServicer) -> None:
-        self._server = server
+    def __init__(self, checks: health.aio.HealthServicer, last_call: _LastCall, port: int) -> None:
         self._health = checks
+        self._last_call = last_call
         self.port = port
         self.ready = False
 
@@ -36,7 +58,8 @@ class GrpcServer:
     @asynccontextmanager
     async def open(cls, settings: Serve, servicer: FeedServicer) -> AsyncIterator[GrpcServer]:
         """Listens while entered; when left, refuses new calls and waits `drain_s` for those that have begun."""
-        server = grpc.aio.server(options=_OPTIONS)
+        last_call = _LastCall()
+        server = grpc.aio.server(interceptors=[last_call], options=_OPTIONS)
         checks = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         server.add_generic_rpc_handlers((grpc_handlers(servicer),))
@@ -49,7 +72,7 @@ class GrpcServer:
         except RuntimeError as error:
             keys = "serve.port, or the PEM files of serve.tls_*" if credentials else "serve.port"
             raise StartError(f"{keys}: {address} cannot be listened on: {error}") from error
-        running = cls(server, port, checks)
+        running = cls(checks, last_call, port)
         await running.set_ready(False)
         await server.start()
         try:
@@ -63,6 +86,16 @@ class GrpcServer:
         status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, status)
+
+    async def until_quiet(self, quiet_s: float, at_most_s: float) -> None:
+        """Returns when no feed call has come for `quiet_s` seconds, at the latest after `at_most_s`.
+
+        grpc's own stop cancels calls that arrive while it runs (grpc/grpc#37239): it has to be called when none do.
+        """
+        loop = asyncio.get_running_loop()
+        begun = self._last_call.at = loop.time()
+        while (left := min(self._last_call.at + quiet_s, begun + at_most_s) - loop.time()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left)
 
 
 class ConsoleServer(uvicorn.Server):

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
@@ -24,6 +20,7 @@ from services.errors import StartError
 from services.feed.app import FeedApp, open_app
 from services.feed.servicer import SERVICE
 from tests.feed.conftest import Client, client, settings_for, viewed
+from tests.feed.process import serving
 from tests.servers import babbling_server
 
 
@@ -128,9 +125,32 @@ def test_a_port_out_of_range_is_refused(option: str, port: str) -> None:
     assert "Usage" in refused.output
 
 
-async def test_sigterm_drains_without_a_failed_call(tmp_path: Path, snapshots: Path) -> None:
-    """grpc/grpc#37239: stop(grace) was not graceful. What has begun when SIGTERM comes is answered."""
-    async with _serving("-m", "services.cli", folder=tmp_path, snapshots=snapshots) as (process, feed, console):
+async def test_sigterm_under_load_fails_no_call_of_callers_that_heed_its_health(
+    tmp_path: Path, snapshots: Path
+) -> None:
+    """grpc/grpc#37239: stop(grace) was not graceful: calls that came while it ran were cancelled."""
+    async with serving("-m", "services.cli", folder=tmp_path, snapshots=snapshots) as (process, feed, console):
+        answered = 0
+        stopping: list[bool] = []
+
+        async def call_while_ready() -> None:
+            nonlocal answered
+            async with httpx.AsyncClient() as web:
+                while (await web.get(f"{console}/readyz")).status_code == 200:
+                    for _ in range(5):  # a load balancer is late, too
+                        assert (await feed.feed(recent_events=[viewed(f"i{answered % 900}")])).items
+                        answered += 1
+                    if answered >= 100 and not stopping:
+                        stopping.append(True)
+                        process.send_signal(signal.SIGTERM)
+
+        await asyncio.gather(*(call_while_ready() for _ in range(10)))
+        assert await process.wait() == 0
+        assert answered >= 100
+
+
+async def test_sigterm_answers_what_has_begun(tmp_path: Path, snapshots: Path) -> None:
+    async with serving("-m", "services.cli", folder=tmp_path, snapshots=snapshots) as (process, feed, console):
         assert (await feed.feed()).items
         pending = [asyncio.create_task(feed.feed(recent_events=[viewed(f"i{at}")])) for at in range(20)]
         process.send_signal(signal.SIGTERM)
@@ -148,44 +168,5 @@ sys.modules.update(dict.fromkeys(["torch", "sentence_transformers", "transformer
 from services.cli import main
 main()
 """
-    async with _serving("-c", code, folder=tmp_path, snapshots=snapshots) as (_, feed, _):
+    async with serving("-c", code, folder=tmp_path, snapshots=snapshots) as (_, feed, _):
         assert (await feed.feed(recent_events=[viewed("i5")])).provenance.rung == feed_pb2.RUNG_RANKED
-
-
-@asynccontextmanager
-async def _serving(
-    *python: str, folder: Path, snapshots: Path
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, Client, str]]:
-    """`python ... serve` as a process of its own, ready: the process, a client, the console's address."""
-    settings = folder / "feedline.toml"
-    settings.write_text(
-        f"[serve]\nport = 0\nlame_duck_s = 0.3\n[console]\nport = 0\n[snapshots]\nfolder = '{snapshots}'\n"
-        f"[state]\nfolder = '{folder / 'valkey'}'\n[log]\nformat = 'json'\n[scoring]\nmax_queue_delay_ms = 50\n"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *python,
-        "serve",
-        "--config",
-        str(settings),
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONWARNINGS": "error"},
-    )
-    try:
-        grpc_port, console_port = await _ready(process)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
-            yield process, Client(channel), f"http://127.0.0.1:{console_port}"
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def _ready(process: asyncio.subprocess.Process) -> tuple[int, int]:
-    """The ports, from the log line that says "ready"."""
-    assert process.stderr is not None
-    async with asyncio.timeout(60):
-        async for line in process.stderr:
-            if line.startswith(b"{") and (entry := json.loads(line))["event"] == "ready":
-                return entry["grpc_port"], entry["console_port"]
-    raise AssertionError("the service ended before it was ready")
