@@ -27,6 +27,7 @@ from indexer.parent import Parent
 from indexer.popularity import scaled, score_items, write_lists
 from indexer.progress import Stages
 from indexer.quarantine import Quarantine
+from indexer.row_counts import expected_rows
 from indexer.settings import IndexSettings
 from indexer.vector_store import Vectors
 from indexer.workspace import Workspace
@@ -93,9 +94,9 @@ class Judged:
 
 def load(run: Run, catalogue: Path, events: Path) -> Loaded:
     """Items and events into the workspace; bad rows into quarantine."""
-    with run.stages.stage("catalogue", unit="rows") as advance:
+    with run.stages.stage("catalogue", expected_rows(catalogue), "rows") as advance:
         found = load_catalogue(run.work, catalogue, run.settings.catalogue, run.quarantine, advance)
-    with run.stages.stage("events", unit="rows") as advance:
+    with run.stages.stage("events", expected_rows(events), "rows") as advance:
         happened = load_events(
             run.work, events, run.settings.events, run.quarantine, advance, now=run.now, until=run.until
         )
