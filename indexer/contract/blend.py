@@ -1,0 +1,85 @@
+"""One list of candidates out of three: vector retrieval, neighbours of recent items, and the user's own history.
+
+An item's score is the sum over the sources that name it of weight / (offset + rank), rank from 0: weighted reciprocal
+rank fusion (Cormack, Clarke and Buettcher, 2009). A weight is a quota: at equal ranks, a source with twice the weight
+fills twice the places; an item that several sources name comes before one that a single source names at that rank.
+The sum is over sources, so that what is shared by all users can be blended first, cached, and joined by history later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from indexer.contract.items import Rows
+
+Floats = npt.NDArray[np.float32]
+
+ANN, NEIGHBOURS, HISTORY = 1, 2, 4
+SOURCES = {ANN: "ann", NEIGHBOURS: "neighbours", HISTORY: "history"}
+"""The bits of `Blend.sources` and their names in provenance."""
+
+
+class BlendSpec(BaseModel):
+    """Weights of the sources, chosen on validation. `offset`: the higher, the less the first ranks stand out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    ann: float = Field(default=1.0, ge=0)
+    neighbours: float = Field(default=1.0, ge=0)
+    history: float = Field(default=2.0, ge=0)
+    offset: float = Field(default=10.0, gt=0)
+
+    def weight(self, source: int) -> float:
+        """The weight of a source by its bit."""
+        return float(getattr(self, SOURCES[source]))
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """rows int32 [c], distinct, best first; scores float32 [c]; sources uint8 [c], the bits of those that name it."""
+
+    rows: Rows
+    scores: Floats
+    sources: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+NONE = Blend(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.uint8))
+
+
+def ranked_list(source: int, rows: Rows, spec: BlendSpec) -> Blend:
+    """A source's candidates, int32 [c], distinct, best first, with what they bring to the blend."""
+    scores = spec.weight(source) / (spec.offset + np.arange(len(rows), dtype=np.float32))
+    return Blend(rows.astype(np.int32), scores.astype(np.float32), np.full(len(rows), source, np.uint8))
+
+
+def blend(parts: Sequence[Blend], *, without: Rows | None = None) -> Blend:
+    """The parts as one: scores added, source bits joined, best first, equal scores by row; rows of `without` left out.
+
+    Blending blends is the same as blending their parts at once. The first are reranked, the rest is the reserve.
+    """
+    rows, place = np.unique(np.concatenate([part.rows for part in (NONE, *parts)]), return_inverse=True)
+    scores = np.zeros(len(rows), np.float32)
+    sources = np.zeros(len(rows), np.uint8)
+    first = 0
+    for part in parts:
+        at = place[first : first + len(part)]
+        scores[at] += part.scores
+        sources[at] |= part.sources
+        first += len(part)
+    order = np.argsort(-scores, kind="stable")
+    if without is not None and len(without):
+        order = order[~np.isin(rows[order], without)]
+    return Blend(rows[order], scores[order], sources[order])
+
+
+def source_names(bits: int) -> tuple[str, ...]:
+    """The names of the sources in a candidate's bits."""
+    return tuple(name for bit, name in SOURCES.items() if bits & bit)

@@ -1,0 +1,164 @@
+"""The three sources of candidates for questions of the past, as the service would find them, and their blend chosen.
+
+Q questions. Vector search is whatever is given: exact, or the index that is to be published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from indexer.contract.blend import ANN, HISTORY, NEIGHBOURS, Blend, BlendSpec, blend, ranked_list
+from indexer.contract.history import History, RepurchaseSpec, history_features, repurchase_candidates
+from indexer.contract.items import Mask, Rows
+from indexer.contract.neighbours import NeighbourSpec, context_neighbours
+from indexer.contract.towers import INPUTS, Mode, tower_context, tower_inputs
+from indexer.learn.evaluate import hits, recall
+from indexer.learn.histories import Histories
+from indexer.learn.interactions import Interactions
+from indexer.learn.questions import Question
+from indexer.learn.repurchase import fit_repurchase
+from indexer.learn.towers import SessionTower
+
+Floats = npt.NDArray[np.float32]
+Search = Callable[[Floats, int], Rows]
+"""Rows int32 [B, k] of the highest inner products with queries float32 [B, d], best first; -1 where none is left."""
+
+_BATCH = 256
+_WEIGHTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_OFFSETS = (5.0, 10.0, 20.0, 40.0, 80.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question and what the user bought before it, as far as the service keeps it."""
+
+    question: Question
+    history: History
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The lists of one question, best first, without what its context holds, and its session vector float32 [d]."""
+
+    ann: Rows
+    neighbours: Rows
+    history: Rows
+    vector: Floats
+
+    def blend(self, spec: BlendSpec) -> Blend:
+        """All three as one."""
+        sources = ((ANN, self.ann), (NEIGHBOURS, self.neighbours), (HISTORY, self.history))
+        return blend([ranked_list(source, rows, spec) for source, rows in sources])
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """What a snapshot holds of retrieval. `kept`: items of a user's history that the service keeps."""
+
+    vectors: npt.NDArray[np.float16]
+    tower: SessionTower
+    search: Search
+    neighbours: npt.NDArray[np.int32]
+    similarities: npt.NDArray[np.float16]
+    near: NeighbourSpec
+    repurchase: RepurchaseSpec
+    mode: Mode
+    depth: int = 500
+
+
+def ask(questions: Sequence[Question], log: Interactions, kept: int) -> list[Asked]:
+    """The questions with the `kept` latest items of the user's history."""
+    histories = Histories(log)
+    return [Asked(each, histories.at(each.user, each.session, each.day).latest(kept)) for each in questions]
+
+
+def find(asked: Sequence[Asked], retrieval: Retrieval) -> list[Found]:
+    """The candidates of each question, in order."""
+    found: list[Found] = []
+    for first in range(0, len(asked), _BATCH):
+        part = asked[first : first + _BATCH]
+        queries = session_vectors(part, retrieval)
+        longest = max(len(each.question.context) for each in part)
+        nearest = retrieval.search(queries, retrieval.depth + longest)
+        found += [_found(*each, retrieval) for each in zip(part, nearest, queries, strict=True)]
+    return found
+
+
+def session_vectors(asked: Sequence[Asked], retrieval: Retrieval) -> Floats:
+    """float32 [Q, d]."""
+    places = len(retrieval.tower.position)
+    personal = retrieval.mode == "personal"
+    contexts = [
+        tower_context(each.question.context, each.history.rows if personal else each.history.rows[:0], places)
+        for each in asked
+    ]
+    inputs = tower_inputs(retrieval.vectors, contexts)
+    with torch.inference_mode():
+        vectors = retrieval.tower(*(torch.from_numpy(inputs[name]) for name in INPUTS))
+    return np.asarray(vectors.numpy(), np.float32)
+
+
+def exact_search(vectors: npt.NDArray[np.float16]) -> Search:
+    """Inner products with all of float16 [n, d], by FAISS."""
+    import faiss  # noqa: PLC0415 - its threads are not started for a job that gives an index
+
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    for first in range(0, len(vectors), 65_536):
+        index.add(vectors[first : first + 65_536].astype(np.float32))
+
+    def search(queries: Floats, count: int) -> Rows:
+        return np.asarray(index.search(queries, min(count, index.ntotal))[1], np.int32)
+
+    return search
+
+
+def repurchase_model(asked: Sequence[Asked]) -> RepurchaseSpec:
+    """Fitted to questions: was an item of the history, that the context does not hold, among the targets?"""
+    features: list[Floats] = []
+    bought: list[Mask] = []
+    for each in asked:
+        open_ = ~np.isin(each.history.rows, each.question.context.rows)
+        features.append(history_features(each.history, each.question.day)[open_])
+        bought.append(np.isin(each.history.rows[open_], each.question.targets))
+    return fit_repurchase(features, bought)
+
+
+def choose_blend(found: Sequence[Found], targets: Sequence[Rows], depth: int) -> BlendSpec:
+    """The weights with the highest mean recall@depth on these questions; the weight of neighbours is 1."""
+
+    def worth(spec: BlendSpec) -> float:
+        ranked = padded([each.blend(spec).rows for each in found], depth)
+        return float(recall(hits(ranked, targets), targets, depth).mean())
+
+    best = max((BlendSpec(offset=offset) for offset in _OFFSETS), key=worth)
+    grid = [
+        BlendSpec(ann=ann, neighbours=1.0, history=history, offset=best.offset)
+        for ann, history in product(_WEIGHTS, repeat=2)
+    ]
+    best = max([best, *grid], key=worth)
+    return max((best.model_copy(update={"offset": offset}) for offset in _OFFSETS), key=worth)
+
+
+def padded(lists: Sequence[Rows], length: int) -> Rows:
+    """int32 [Q, length]: lists cut, or filled up with -1."""
+    out = np.full((len(lists), length), -1, np.int32)
+    for at, rows in enumerate(lists):
+        out[at, : min(length, len(rows))] = rows[:length]
+    return out
+
+
+def _found(asked: Asked, nearest: Rows, query: Floats, retrieval: Retrieval) -> Found:
+    question, history = asked.question, asked.history
+    known = question.context.rows
+    ann = nearest[(nearest >= 0) & ~np.isin(nearest, known)][: retrieval.depth]
+    context = known if len(known) else history.rows
+    near, _ = context_neighbours(retrieval.neighbours, retrieval.similarities, context, retrieval.near)
+    limit = retrieval.depth + len(known)
+    again, _ = repurchase_candidates(history, question.day, retrieval.repurchase, limit)
+    return Found(ann, near[~np.isin(near, known)], again[~np.isin(again, known)], query)

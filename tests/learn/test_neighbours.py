@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from indexer import neighbours
+from indexer.contract.neighbours import NOBODY, NeighbourSpec, context_neighbours, neighbour_candidates, top
+from indexer.learn.svd import embed, ppmi
+from tests.learn.shop import Shop
+
+
+def test_lists_equal_those_of_the_formula_whatever_the_blocks(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = shop.log.matrix()
+    dense = sessions.toarray()
+    met = dense.T @ dense
+    counts = dense.sum(axis=0)
+    similar = met / (np.sqrt(np.outer(counts, counts)) + 3)
+    np.fill_diagonal(similar, 0)
+    for pairs in (8_000_000, 500):
+        monkeypatch.setattr(neighbours, "_PAIRS_IN_MEMORY", pairs)
+        done: list[int] = []
+        paths = tmp_path / "ids.npy", tmp_path / "weights.npy"
+        neighbours.write_neighbours(sessions, *paths, count=20, shrink=3, longest=100, advance=done.append)
+        ids, weights = (np.load(path, mmap_mode="r") for path in paths)
+        assert (ids.dtype, weights.dtype, ids.shape) == (np.int32, np.float16, (shop.log.n_items, 20))
+        assert sum(done) == shop.log.n_items
+        assert len(done) > 1 or pairs > 500
+        np.testing.assert_allclose(weights, -np.sort(-similar, axis=1)[:, :20], atol=1e-3)
+        for row in range(shop.log.n_items):
+            known = ids[row] != NOBODY
+            np.testing.assert_allclose(similar[row][ids[row][known]], weights[row][known], atol=1e-3)
+            assert np.all(weights[row][~known] == 0)
+
+
+def test_a_session_that_is_too_long_counts_no_pairs() -> None:
+    sessions = sparse.csr_matrix(np.array([[1, 1, 0, 0], [1, 1, 1, 1]], np.float32))
+    ((_, _, ids, _),) = neighbours.blocks(sessions, count=2, shrink=0, longest=3)
+    assert ids.tolist() == [[1, NOBODY], [0, NOBODY], [NOBODY, NOBODY], [NOBODY, NOBODY]]
+
+
+def test_candidates_add_up_over_the_context() -> None:
+    ids = np.array([[1, 2, NOBODY], [0, 2, NOBODY], [0, 1, NOBODY]], np.int32)
+    weights = np.array([[0.5, 0.25, 0], [0.5, 0.125, 0], [0.25, 0.125, 0]], np.float16)
+    rows, scores = neighbour_candidates(ids, weights, np.array([0, 1], np.int32), np.array([1, 0.5], np.float32), 2)
+    assert rows.tolist() == [1, 2]
+    np.testing.assert_allclose(scores, [0.5, 0.3125])
+    nothing, _ = context_neighbours(ids, weights, np.empty(0, np.int32), NeighbourSpec())
+    assert len(nothing) == 0
+
+
+def test_top_is_stable_and_complete() -> None:
+    scores = np.array([1, 3, 2, 3, 0], np.float32)
+    assert top(scores, 3).tolist() == [1, 3, 2]
+    assert top(scores, 9).tolist() == [1, 3, 2, 0, 4]
+    assert top(scores, 0).tolist() == []
+
+
+def test_ppmi_equals_the_formula() -> None:
+    dense = (np.random.default_rng(1).random((60, 8)) < 0.3).astype(np.float32)
+    dense = dense[dense.sum(axis=1) > 1]
+    met = (dense / (dense.sum(axis=1, keepdims=True) - 1)).T @ dense
+    np.fill_diagonal(met, 0)
+    marginal = met.sum(axis=1)
+    smoothed = marginal**0.75 / (marginal**0.75).sum()
+    with np.errstate(divide="ignore"):
+        expected = np.maximum(np.log(met / np.outer(marginal, smoothed)), 0)
+    ours = ppmi(sparse.csr_matrix(dense), longest=100, least=1).toarray()
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_embeddings_keep_the_strongest_directions() -> None:
+    random = np.random.default_rng(2)
+    factors = random.standard_normal((50, 4)).astype(np.float32)
+    matrix = sparse.csr_matrix(factors @ factors.T)
+    vectors = embed(matrix, 6, seed=1)
+    assert vectors.shape == (50, 6)
+    np.testing.assert_allclose(vectors @ vectors.T, matrix.toarray(), atol=1e-3)
+    np.testing.assert_array_equal(vectors, embed(matrix, 6, seed=1))
+    assert embed(sparse.csr_matrix((3, 3), dtype=np.float32), 6, seed=1).shape == (3, 6)
