@@ -16,6 +16,7 @@ from scipy import sparse
 
 from indexer.contract.neighbours import NOBODY
 from indexer.progress import Advance
+from indexer.rows_file import rows_file
 
 Csr: TypeAlias = sparse.csr_matrix
 _PAIRS_IN_MEMORY = 8_000_000
@@ -32,14 +33,14 @@ def write_neighbours(
     items; `advance` is told how many items are done.
     """
     n = sessions.shape[1]
-    out_ids = np.lib.format.open_memmap(ids, "w+", np.dtype(np.int32), (n, count))
-    out_weights = np.lib.format.open_memmap(weights, "w+", np.dtype(np.float16), (n, count))
-    for first, stop, near, similar in blocks(sessions, count=count, shrink=shrink, longest=longest):
-        out_ids[first:stop] = near
-        out_weights[first:stop] = similar
-        advance(stop - first)
-    out_ids.flush()
-    out_weights.flush()
+    with (
+        rows_file(ids, np.int32, (n, count)) as append_ids,
+        rows_file(weights, np.float16, (n, count)) as append_weights,
+    ):
+        for first, stop, near, similar in blocks(sessions, count=count, shrink=shrink, longest=longest):
+            append_ids(near)
+            append_weights(similar)
+            advance(stop - first)
 
 
 def blocks(

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.progress import Advance
+from indexer.rows_file import rows_file
 from indexer.text import Keys
 
 Vectors = npt.NDArray[np.float16]
@@ -73,9 +74,7 @@ class VectorStore:
     def gather(self, places: Places, target: Path, advance: Advance) -> None:
         """Writes float16 [len(places), d] to a .npy file, row by row from `places` (none -1), chunk by chunk."""
         starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
-        header = {"descr": "<f2", "fortran_order": False, "shape": (len(places), self.dimension)}
-        with target.open("wb") as file:  # not memory-mapped: a full disk would be a SIGBUS instead of an error
-            np.lib.format.write_array_header_1_0(file, header)
+        with rows_file(target, "<f2", (len(places), self.dimension)) as append:
             for first in range(0, len(places), _GATHERED_ROWS):
                 chunk = places[first : first + _GATHERED_ROWS]
                 out = np.empty((len(chunk), self.dimension), "<f2")
@@ -83,7 +82,7 @@ class VectorStore:
                 for shard in np.unique(shard_of):
                     rows = np.flatnonzero(shard_of == shard)
                     out[rows] = self._shards[shard][chunk[rows] - starts[shard]]
-                file.write(out.data)
+                append(out)
                 advance(len(chunk))
 
     def _sort(self) -> None:

@@ -15,6 +15,7 @@ from indexer.errors import GateFailed
 from indexer.learn.onnx_file import onnx_bytes
 from indexer.learn.tower_training import Towers
 from indexer.learn.towers import DIMENSION, SessionTower
+from indexer.rows_file import rows_file
 
 Vectors = npt.NDArray[np.float16]
 
@@ -37,14 +38,14 @@ def write_item_vectors(
     Not of length 1: the length says how much is sold, and inner products rank. Raises GateFailed when a number is not
     finite in float16.
     """
-    out = np.lib.format.open_memmap(target, "w+", np.dtype(np.float16), (len(content), DIMENSION))
-    for first in range(0, len(content), chunk):
-        stop = min(first + chunk, len(content))
-        out[first:stop] = item_vectors(towers, content[first:stop], first)
-        if not np.isfinite(out[first:stop]).all():
-            raise GateFailed(f"no_nan: an item vector of the rows {first}..{stop - 1} is not finite in float16")
-        advance(stop - first)
-    out.flush()
+    with rows_file(target, np.float16, (len(content), DIMENSION)) as append:
+        for first in range(0, len(content), chunk):
+            stop = min(first + chunk, len(content))
+            vectors = item_vectors(towers, content[first:stop], first)
+            if not np.isfinite(vectors).all():
+                raise GateFailed(f"no_nan: an item vector of the rows {first}..{stop - 1} is not finite in float16")
+            append(vectors)
+            advance(stop - first)
 
 
 def item_vectors(towers: Towers, content: Vectors, first: int) -> Vectors:
