@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import torch
 
 from indexer.contract.features import FEATURES, Floats
 from indexer.contract.manifest import RankerSpec, TensorSpec
 from indexer.errors import GateFailed
+from indexer.learn.onnx_file import onnx_bytes
 from indexer.learn.ranker import LinearRanker
 
 PARITY = 1e-5
@@ -28,36 +25,17 @@ _OUTPUT = "scores"
 def export_onnx(ranker: LinearRanker, path: Path, *, depth: int) -> RankerSpec:
     """Writes features [batch, candidates, F] -> scores [batch, candidates], both float32; batch and candidates vary."""
     batch, candidates = torch.export.Dim("batch"), torch.export.Dim("candidates")
-    with _quiet():
-        program = torch.onnx.export(
-            ranker.eval(),
-            (torch.zeros(2, 3, len(FEATURES)),),
-            input_names=[_INPUT],
-            output_names=[_OUTPUT],
-            dynamic_shapes={_INPUT: {0: batch, 1: candidates}},
-            dynamo=True,
-            verbose=False,
-        )
-    content = _bare(_whole(program).model_proto)
+    content = onnx_bytes(
+        ranker,
+        (torch.zeros(2, 3, len(FEATURES)),),
+        inputs=[_INPUT],
+        outputs=[_OUTPUT],
+        dynamic={_INPUT: {0: batch, 1: candidates}},
+    )
     path.write_bytes(content)
     features = TensorSpec(name=_INPUT, dtype="float32", shape=("batch", "candidates", len(FEATURES)), columns=FEATURES)
     identity = f"linear-{hashlib.blake2b(content, digest_size=6).hexdigest()}"
     return RankerSpec(id=identity, kind="linear", depth=depth, inputs=(features,), output=_OUTPUT)
-
-
-def _whole(program: torch.onnx.ONNXProgram | None) -> torch.onnx.ONNXProgram:
-    if program is None:  # only of the exporter that is not asked
-        raise TypeError("torch.onnx.export gave no program")
-    return program
-
-
-def _bare(model: onnx.ModelProto) -> bytes:
-    """The model without what the exporter noted beside it: file names and stack traces of this machine."""
-    graph = model.graph
-    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        part.ClearField("metadata_props")
-        part.ClearField("doc_string")
-    return model.SerializeToString(deterministic=True)
 
 
 class OnnxRanker:
@@ -94,18 +72,3 @@ def check_parity(ranker: LinearRanker, exported: OnnxRanker, real: Sequence[Floa
     if worst > PARITY:
         raise GateFailed(f"parity: ONNX and torch scores differ by {worst:.2g}, at most {PARITY:g} is allowed")
     return worst
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns of its own use of torch, and that torchvision is absent; neither is this job's matter."""
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registration.level
-    registration.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        registration.setLevel(level)
