@@ -22,9 +22,11 @@ class Reason(StrEnum):
     # What the service lacks.
     NO_SNAPSHOT = "no_snapshot"
     NO_INDEX = "no_index"
+    NO_NEIGHBOURS = "no_neighbours"
     NO_RANKER = "no_ranker"
     # What this request met.
     SESSION_UNAVAILABLE = "session_unavailable"
+    HISTORY_UNAVAILABLE = "history_unavailable"
     ADMISSION = "admission"
     QUEUE_FULL = "queue_full"
     NO_TIME = "no_time"
@@ -37,6 +39,7 @@ class Reason(StrEnum):
     PREVIOUS_SNAPSHOT = "previous_snapshot"
     CACHE_UNAVAILABLE = "cache_unavailable"
     NO_CONTEXT = "no_context"
+    NO_HISTORY = "no_history"
     UNKNOWN_CATEGORY = "unknown_category"
     UNKNOWN_REGION = "unknown_region"
     PAGE_TOKEN_RESTARTED = "page_token_restarted"  # noqa: S105
@@ -52,6 +55,7 @@ _INFORMATIVE = frozenset(
         Reason.PREVIOUS_SNAPSHOT,
         Reason.CACHE_UNAVAILABLE,
         Reason.NO_CONTEXT,
+        Reason.NO_HISTORY,
         Reason.UNKNOWN_CATEGORY,
         Reason.UNKNOWN_REGION,
         Reason.PAGE_TOKEN_RESTARTED,

@@ -1,13 +1,14 @@
 """The FAISS index (inner product), and the cheapest operating point at which it holds the recall floor.
 
-Flat, which is exact, up to `flat_up_to` items; inverted lists over 8-bit codes beyond. n items, d numbers each.
+Flat, which is exact, up to `flat_up_to` items; inverted lists over 8-bit codes beyond, of vectors that are made equally
+long where they are not (see contract.inner_product). n items, d numbers each.
 Memory beside the index itself: the training sample (at most 64 vectors a list, float32) and one chunk.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import faiss
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.contract.features import Floats
+from indexer.contract.inner_product import as_wide, widened
 from indexer.contract.manifest import IndexSpec
 from indexer.errors import GateFailed
 from indexer.progress import Advance
@@ -28,6 +30,8 @@ _TRAINED_AT_LEAST = 39
 _CHUNK_ROWS = 65_536
 _ADD_TICKS = 4096
 _SAME_SCORE = 1e-6
+_EQUAL = 0.01
+"""Vectors whose lengths differ by less are taken for equally long."""
 
 
 def build_index(
@@ -47,13 +51,15 @@ def build_index(
     lists = round(4 * math.sqrt(len(first_rows)))
     trainable = len(first_rows) // _TRAINED_AT_LEAST
     if len(vectors) <= settings.flat_up_to or min(lists, trainable) < 2:
+        wide: Callable[[Floats], Floats] = _as_they_are
         index: faiss.Index = faiss.IndexFlatIP(vectors.shape[1])
     else:
-        index = _trained(vectors, first_rows, min(lists, trainable), seed)
+        wide = _wide(vectors)
+        index = _trained(vectors, first_rows, min(lists, trainable), seed, wide)
     for chunk in _chunks(vectors):
         for start in range(0, len(chunk), _ADD_TICKS):
             part = chunk[start : start + _ADD_TICKS]
-            index.add(part)
+            index.add(wide(part))
             advance(len(part))
     return index
 
@@ -81,7 +87,8 @@ def tune(index: faiss.Index, vectors: Vectors, queries: Floats, settings: AnnSet
     while high - low > max(1, high // 16):
         middle = (low + high) // 2
         low, high = (low, middle) if recall(middle) >= settings.recall_floor else (middle, high)
-    return IndexSpec(kind=f"ivf{index.nlist},sq8", nprobe=high, recall_at_500=round(recall(high), 6))
+    width = index.d if index.d != vectors.shape[1] else 0
+    return IndexSpec(kind=f"ivf{index.nlist},sq8", nprobe=high, width=width, recall_at_500=round(recall(high), 6))
 
 
 def search(index: faiss.Index, queries: Floats, k: int, nprobe: int) -> tuple[Floats, npt.NDArray[np.int64]]:
@@ -91,7 +98,7 @@ def search(index: faiss.Index, queries: Floats, k: int, nprobe: int) -> tuple[Fl
     parameters = faiss.SearchParametersIVF() if nprobe else None
     if parameters is not None:
         parameters.nprobe = nprobe
-    scores, rows = index.search(queries, min(k, index.ntotal), params=parameters)
+    scores, rows = index.search(as_wide(queries, index.d), min(k, index.ntotal), params=parameters)
     return scores, rows
 
 
@@ -103,8 +110,27 @@ def write_index(index: faiss.Index, path: Path) -> None:
         raise OSError(f"{path}: cannot be written: {str(error).rsplit(': ', 1)[-1]}") from error
 
 
-def _trained(vectors: Vectors, first_rows: npt.NDArray[np.int64], lists: int, seed: int) -> faiss.IndexIVF:
-    dimension = vectors.shape[1]
+def _as_they_are(chunk: Floats) -> Floats:
+    return chunk
+
+
+def _wide(vectors: Vectors) -> Callable[[Floats], Floats]:
+    """What makes the vectors float32 [c, d] equally long; nothing, where they are."""
+    lengths = np.concatenate([np.linalg.norm(chunk, axis=1) for chunk in _chunks(vectors)])
+    longest = float(lengths.max())
+    if lengths.min() >= (1 - _EQUAL) * longest:
+        return _as_they_are
+    return lambda chunk: widened(chunk, longest)
+
+
+def _trained(
+    vectors: Vectors,
+    first_rows: npt.NDArray[np.int64],
+    lists: int,
+    seed: int,
+    wide: Callable[[Floats], Floats],
+) -> faiss.IndexIVF:
+    dimension = wide(vectors[:1].astype(np.float32)).shape[1]
     quantizer = faiss.IndexFlatIP(dimension)
     index = faiss.IndexIVFScalarQuantizer(
         quantizer, dimension, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
@@ -116,7 +142,7 @@ def _trained(vectors: Vectors, first_rows: npt.NDArray[np.int64], lists: int, se
     index.cp.min_points_per_centroid = 1
     wanted = min(len(first_rows), lists * _TRAINED_PER_LIST)
     sample = np.sort(np.random.default_rng(seed).choice(first_rows, wanted, replace=False))
-    index.train(_finite(vectors[sample].astype(np.float32)))
+    index.train(wide(_finite(vectors[sample].astype(np.float32))))
     return index
 
 

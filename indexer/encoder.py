@@ -14,14 +14,17 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from indexer.errors import EncoderError
-from indexer.settings import EncoderSettings
+from indexer.settings import EncoderSettings, Precision
 from indexer.text import TEMPLATE
 from indexer.vector_store import Vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from indexer.learn.encoder_precision import Int8Encoder
 
 _NOT_LOADED = (
     "*.md",
@@ -54,8 +57,9 @@ class Encoder:
         self._settings = settings
         self._threads = threads
         self._folder = locate(settings.model)
-        self.fingerprint = fingerprint(self._folder, settings.max_seq_length)
+        self.fingerprint = fingerprint(self._folder, settings.max_seq_length, settings.precision)
         self._models: SimpleQueue[SentenceTransformer] = SimpleQueue()
+        self._int8: Int8Encoder | None = None
         self._workers: ThreadPoolExecutor | None = None
 
     def encode(self, texts: Sequence[str]) -> Vectors:
@@ -78,6 +82,8 @@ class Encoder:
     def _encode_batch(self, texts: list[str]) -> Vectors:
         model = self._models.get()  # its tokenizer is not to be shared by threads
         try:
+            if self._int8 is not None:
+                return _of_length_one(self._int8.encode(model, texts))
             vectors = model.encode(
                 texts,
                 batch_size=len(texts),
@@ -87,7 +93,9 @@ class Encoder:
             )
         finally:
             self._models.put(model)
-        return np.asarray(vectors).astype(np.float16)
+        if self._settings.precision == "fp32":
+            return np.asarray(vectors).astype(np.float16)
+        return _of_length_one(np.asarray(vectors, np.float32))
 
     def _load(self) -> ThreadPoolExecutor:
         import torch  # noqa: PLC0415 - only a build that encodes pays for it
@@ -97,16 +105,29 @@ class Encoder:
 
         transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # progress is shown by the job
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        wanted = self._settings.device
+        wanted, precision = self._settings.device, self._settings.precision
+        if precision == "int8":
+            if wanted == "cuda":
+                raise EncoderError(
+                    "index.encoder.precision int8 runs on the CPU: device cpu or auto is expected, not cuda"
+                )
+            wanted = "cpu"
         device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
         copies = 1 if device == "cuda" else min(self._threads, _COPIES)
         torch.set_num_threads(max(1, self._threads // copies))
         try:
-            for _ in range(copies):
-                model = SentenceTransformer(str(self._folder), device=device, local_files_only=True).eval()
+            models = [
+                SentenceTransformer(str(self._folder), device=device, local_files_only=True).eval()
+                for _ in range(copies)
+            ]
+            for model in models:
                 if self._settings.max_seq_length is not None:
                     model.max_seq_length = self._settings.max_seq_length
-                self._models.put(model)
+                self._models.put(model.bfloat16() if precision == "bf16" else model)
+            if precision == "int8":
+                from indexer.learn.encoder_precision import Int8Encoder  # noqa: PLC0415 - brings the exporter along
+
+                self._int8 = Int8Encoder(models[0], max(1, self._threads // copies))
         except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             message = f"index.encoder.model {self._settings.model!r} in {self._folder} cannot be loaded: {error}"
             raise EncoderError(message) from error
@@ -133,12 +154,13 @@ def locate(model: str) -> Path:
         ) from error
 
 
-def fingerprint(folder: Path, max_seq_length: int | None) -> str:
-    """32 hex digits: the model's files, the length at which texts are cut, and the version of the text template.
+def fingerprint(folder: Path, max_seq_length: int | None, precision: Precision = "fp32") -> str:
+    """32 hex digits: the model's files, the length at which texts are cut, the version of the text template, precision.
 
     Raises EncoderError when the folder holds no weights in safetensors.
     """
-    digest = hashlib.blake2b(f"{_FORMAT} {TEMPLATE} {max_seq_length}".encode(), digest_size=16)
+    lowered = "" if precision == "fp32" else f" {precision}"
+    digest = hashlib.blake2b(f"{_FORMAT} {TEMPLATE} {max_seq_length}{lowered}".encode(), digest_size=16)
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     loaded = [path for path in files if not any(path.match(pattern) for pattern in _NOT_LOADED)]
     if not any(path.suffix == ".safetensors" for path in loaded):
@@ -148,3 +170,8 @@ def fingerprint(folder: Path, max_seq_length: int | None) -> str:
             content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).digest()
         digest.update(str(path).encode() + b"\0" + content)
     return digest.hexdigest()
+
+
+def _of_length_one(vectors: npt.NDArray[np.float32]) -> Vectors:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths > 0, lengths, 1), np.float16)

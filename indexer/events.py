@@ -1,7 +1,7 @@
 """Shopping events: the user's files become the table `events` of the workspace.
 
 events  row int32 (of the item), type uint8 (the number in feed.proto), session uint64 (hash of tenant and session id),
-        moment timestamp (UTC), region (null: not said)
+        user uint64 (hash of tenant and user id; null: nobody known), moment timestamp (UTC), region (null: not said)
 
 An event_id that is met again counts once; events after `until` and impressions are counted and left out.
 """
@@ -38,6 +38,7 @@ create or replace table checked as
 with typed as (
     select staged.file, staged.line, nullif(event_id, '') as event_id, staged.session_id, staged.item_id, items.row,
         hash(coalesce(tenant, ''), session_id) as session, staged.type as type_text,
+        case when named(user_id) is not null then hash(coalesce(tenant, ''), user_id) end as user,
         case when named(staged.type) is null then $default_type else names.number end as type,
         occurred_at, named(region) as region,
         coalesce(since_1970(try_cast(occurred_at as double)), try_cast(trim(occurred_at) as timestamptz)) as moment
@@ -45,7 +46,7 @@ with typed as (
     left join items on items.item_id = staged.item_id
     left join type_names as names on names.word = lower(trim(staged.type))
 )
-select file, line, event_id, row, session, cast(type as utinyint) as type, cast(moment as timestamp) as moment,
+select file, line, event_id, row, session, user, cast(type as utinyint) as type, cast(moment as timestamp) as moment,
     region, case
     when item_id is null or item_id = '' then {'field': 'item_id', 'reason': 'is missing', 'value': ''}
     when session_id is null or session_id = '' then {'field': 'session_id', 'reason': 'is missing', 'value': ''}
@@ -78,7 +79,7 @@ where occurrence > 1;
 
 _KEEP = """
 create or replace table events as
-select row, type, session, moment, region from checked anti join repeats using (file, line)
+select row, type, session, user, moment, region from checked anti join repeats using (file, line)
 where fault is null and type <> $impression and ($until is null or moment <= $until);
 """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from indexer.errors import GateFailed
+from indexer.settings import GateSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +29,14 @@ class Gate:
 
 
 def gates(
+    settings: GateSettings,
     *,
     items: int,
     available: int,
     parent_items: int | None,
-    max_shrink: float,
     recall: float,
     recall_floor: float,
     evaluation: dict[str, Any],
-    min_sessions: int,
-    ranker_tolerance: float,
 ) -> list[Gate]:
     """All gates that apply."""
     out = [
@@ -45,12 +44,15 @@ def gates(
         Gate("recall@500", recall, recall_floor, "index.ann.recall_floor"),
     ]
     if parent_items is not None:
-        out.append(Gate("items against the parent", items, parent_items * (1 - max_shrink), "index.gates.max_shrink"))
-    if evaluation["sessions"] >= min_sessions:
-        floor = round(evaluation["retrieval"]["ndcg@10"] - ranker_tolerance, 6)
-        out.append(
-            Gate("NDCG@10 of the ranker", evaluation["ranked"]["ndcg@10"], floor, "index.gates.ranker_tolerance")
-        )
+        shrunk = parent_items * (1 - settings.max_shrink)
+        out.append(Gate("items against the parent", items, shrunk, "index.gates.max_shrink"))
+    if evaluation["questions"] >= settings.min_sessions:
+        ours = evaluation["session"]["two_stage"]["ndcg_at_10"]
+        floor = round(evaluation["session"]["blend"]["ndcg_at_10"] - settings.ranker_tolerance, 6)
+        out.append(Gate("NDCG@10 of the ranker", ours, floor, "index.gates.ranker_tolerance"))
+        if "parent" in evaluation:
+            theirs = round(evaluation["parent"]["ndcg_at_10"] * (1 - settings.parent_tolerance), 6)
+            out.append(Gate("NDCG@10 against the parent", ours, theirs, "index.gates.parent_tolerance"))
     return out
 
 

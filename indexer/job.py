@@ -1,44 +1,34 @@
-"""The nightly job, as one line: load, encode, popularity, lessons, index, learn, gates, write, publish.
+"""The nightly job, as one line: load, encode, popularity, learn, gates, write, publish.
 
 Memory: DuckDB's limit (`memory_limit_mb`), the index itself (4 bytes a number up to `flat_up_to` items, 1 beyond),
-about 150 bytes an item and 50 a text, the sampled sessions, and one chunk; never the catalogue as Python objects.
+about 150 bytes an item and 50 a text, 37 bytes an event, what the models need, and one chunk; never the catalogue as
+Python objects.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from indexer.contract import manifest as names
-from indexer.contract.manifest import GoldenQuery, Manifest
+from indexer.contract.manifest import Manifest
 from indexer.contract.publish import SnapshotWriter, exclusive, publish, write_json
 from indexer.contract.snapshot import SnapshotError, open_snapshot
 from indexer.encoding import Encoded
+from indexer.errors import GateFailed
 from indexer.gates import Gate, overridden
+from indexer.learn.night import check_skew
 from indexer.parent import Parent, find_parent, next_id
 from indexer.progress import Reporter, Stages
 from indexer.quarantine import Quarantine
+from indexer.report_page import write_page
 from indexer.settings import IndexSettings
-from indexer.steps import (
-    Indexed,
-    Judged,
-    Loaded,
-    Popular,
-    Run,
-    check,
-    encode,
-    golden_queries,
-    index,
-    learn,
-    lessons,
-    load,
-    popularity,
-)
+from indexer.steps import Learned, Loaded, Popular, Run, check, encode, learn, load, popularity
 from indexer.summary import BuildSummary
 from indexer.workspace import workspace
 
@@ -74,48 +64,47 @@ def build(
             loaded = load(run, catalogue, events)
             encoded = encode(run, loaded)
             popular = popularity(run, loaded)
-            taught = lessons(run, popular.items.count)
-            indexed = index(run, encoded, taught)
-            judged = learn(run, taught, popular.items, indexed.retrieval)
-            checked = check(run, popular.items, parent, indexed, judged)
+            learned = learn(run, encoded, popular, parent)
+            checked = check(run, popular.items, parent, learned)
             forced = overridden(checked, force=force)
-            golden = golden_queries(run, taught, indexed.retrieval)
-            summary = _summary(run, identity, parent, loaded, encoded, popular, indexed, judged, checked, forced)
+            summary = _summary(run, identity, parent, loaded, encoded, popular, learned, checked, forced)
             with stages.stage("publish"):
-                _publish(run, out, summary, encoded, indexed, judged, golden)
+                _publish(run, out, summary, loaded, encoded, learned)
         return replace(summary, seconds=stages.seconds)
 
 
-def _publish(
-    run: Run,
-    out: Path,
-    summary: BuildSummary,
-    encoded: Encoded,
-    indexed: Indexed,
-    judged: Judged,
-    golden: tuple[GoldenQuery, ...],
-) -> None:
+def _publish(run: Run, out: Path, summary: BuildSummary, loaded: Loaded, encoded: Encoded, learned: Learned) -> None:
     """Report and manifest, the snapshot made durable, read back whole, and only then made current."""
-    write_json(run.writer.path(names.REPORT), summary.as_dict())
+    report = summary.as_dict()
+    write_json(run.writer.path(names.REPORT), report)
+    write_page(report, run.writer.path(names.REPORT_PAGE))
+    last = loaded.events.last
     manifest = Manifest(
         id=summary.snapshot,
         parent=summary.parent,
         created_at=run.now.isoformat(),
         until=run.until.isoformat() if run.until else None,
+        last_event=last.isoformat() if last else None,
+        learned_from=learned.learned_from,
         items=summary.items,
-        dimension=encoded.dimension,
+        dimension=learned.dimension,
         encoder=encoded.fingerprint,
-        query=run.settings.query,
-        index=indexed.spec,
-        ranker=judged.learned.ranker,
-        golden=golden,
-        evaluation=judged.evaluation,
+        query=learned.query,
+        sources=learned.sources,
+        index=learned.index,
+        ranker=learned.ranker,
+        strong_ranker=learned.strong,
+        cascade=learned.cascade,
+        golden=learned.golden,
+        evaluation=learned.evaluation,
         files=run.writer.files(),
     )
     folder = run.writer.finish(manifest)
     try:
-        open_snapshot(folder).require_whole()
-    except SnapshotError:
+        snapshot = open_snapshot(folder).require_whole()
+        if learned.night is not None:
+            check_skew(learned.night, snapshot, run.settings)
+    except (SnapshotError, GateFailed):
         shutil.rmtree(folder)
         raise
     publish(out, summary.snapshot, keep=run.settings.keep)
@@ -128,12 +117,11 @@ def _summary(
     loaded: Loaded,
     encoded: Encoded,
     popular: Popular,
-    indexed: Indexed,
-    judged: Judged,
+    learned: Learned,
     checked: Sequence[Gate],
     forced: list[str],
 ) -> BuildSummary:
-    found, happened, learned = loaded.catalogue, loaded.events, judged.learned
+    found, happened = loaded.catalogue, loaded.events
     return BuildSummary(
         snapshot=identity,
         parent=parent.id,
@@ -154,9 +142,11 @@ def _summary(
         quarantined=run.quarantine.counts,
         quarantine_file=str(run.quarantine.written) if run.quarantine.written else None,
         popularity_lists=popular.lists,
-        index=indexed.spec.model_dump(),
-        ranker={**asdict(learned), "ranker": learned.ranker.model_dump(mode="json")},
-        evaluation=judged.evaluation,
+        index=learned.index.model_dump(),
+        ranker=learned.ranker.model_dump(mode="json"),
+        learning=learned.report,
+        taken_over=learned.night is None,
+        evaluation=learned.evaluation,
         gates=[str(gate) for gate in checked],
         overridden=forced,
         seconds=run.stages.seconds,

@@ -20,63 +20,89 @@ from indexer.rows_file import rows_file
 
 Csr: TypeAlias = sparse.csr_matrix
 _PAIRS_IN_MEMORY = 8_000_000
-"""Pairs of one block before they are counted; 12 bytes each, three times over."""
+"""Pairs of one block before they are counted; some 50 bytes each."""
+_ROWS_IN_BLOCK = 1 << 16
+"""Items of one block: a row of it has 16 bits of a sort key."""
 
 
 def write_neighbours(
-    sessions: Csr, ids: Path, weights: Path, *, count: int, shrink: float, longest: int, advance: Advance
+    sessions: Csr,
+    ids: Path,
+    weights: Path,
+    *,
+    count: int,
+    shrink: float,
+    longest: int,
+    advance: Advance,
+    pairs: int | None = None,
 ) -> None:
     """Writes the `count` nearest of each item to two .npy files: int32 [n, count] and float16 [n, count].
 
-    `sessions` float32 CSR [S, n] of ones. The lists are ordered, nearest first; -1 with weight 0 where there is no
-    more. Sessions with more than `longest` items (a stock take, a robot) count no pairs. Memory is bounded by blocks of
-    items; `advance` is told how many items are done.
+    `sessions` float32 CSR [S, n] of ones, `longest` and `pairs` as in `paired`. The lists are ordered, nearest first,
+    equal ones (in float16) by row; -1 with weight 0 where there is no more. Memory is bounded by blocks of items;
+    `advance` is told how many items are done.
     """
     n = sessions.shape[1]
+    used = paired(sessions, longest=longest, pairs=pairs)
     with (
         rows_file(ids, np.int32, (n, count)) as append_ids,
         rows_file(weights, np.float16, (n, count)) as append_weights,
     ):
-        for first, stop, near, similar in blocks(sessions, count=count, shrink=shrink, longest=longest):
+        for near, similar in blocks(used, count=count, shrink=shrink):
             append_ids(near)
             append_weights(similar)
-            advance(stop - first)
+            advance(len(near))
+
+
+def paired(sessions: Csr, *, longest: int, pairs: int | None = None) -> Csr:
+    """The sessions that count pairs, of CSR [S, n] in order of time: those with 2 to `longest` items.
+
+    Longer ones are a stock take or a robot. With `pairs` only the newest: as many as have at most so many pairs
+    (items of a session, squared) together. Time and memory of all that counts pairs grow with that number.
+    """
+    lengths = np.diff(sessions.indptr).astype(np.int64)
+    kept = (lengths > 1) & (lengths <= longest)
+    if pairs is not None:
+        kept &= np.cumsum((kept * lengths**2)[::-1])[::-1] <= pairs
+    return sessions[kept]
 
 
 def blocks(
-    sessions: Csr, *, count: int, shrink: float, longest: int
-) -> Iterator[tuple[int, int, npt.NDArray[np.int32], npt.NDArray[np.float16]]]:
-    """The lists of `write_neighbours` by blocks of items: (first, stop, ids [., count], weights [., count])."""
-    lengths = np.diff(sessions.indptr)
-    used = sessions[(lengths > 1) & (lengths <= longest)]
-    counts = np.asarray(used.sum(axis=0)).ravel()
-    by_item = used.T.tocsr()
-    pairs = np.concatenate([[0.0], np.cumsum(by_item @ np.diff(used.indptr).astype(np.float64))])
+    sessions: Csr, *, count: int, shrink: float
+) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]]:
+    """The lists of `write_neighbours` by blocks of items, in order: ids [., count], weights [., count]."""
+    items = sessions.shape[1]
+    root = np.sqrt(np.bincount(sessions.indices, minlength=items)).astype(np.float32)
+    by_item = sessions.T.tocsr()
+    pairs = np.concatenate([[0.0], np.cumsum(by_item @ np.diff(sessions.indptr).astype(np.float64))])
     first = 0
-    while first < sessions.shape[1]:
+    while first < items:
         fits = int(np.searchsorted(pairs, pairs[first] + _PAIRS_IN_MEMORY, side="right")) - 1
-        stop = max(first + 1, fits)
-        met = (by_item[first:stop] @ used).tocoo()
-        apart = met.row + first != met.col
-        rows, columns, both = met.row[apart], met.col[apart], met.data[apart]
-        similar = both / (np.sqrt(counts[rows + first] * counts[columns]) + shrink)
-        yield first, stop, *_nearest(rows, columns, similar, stop - first, count)
+        stop = min(max(first + 1, fits), first + _ROWS_IN_BLOCK)
+        met = sparse.csr_matrix(by_item[first:stop] @ sessions)
+        rows = np.repeat(np.arange(stop - first), np.diff(met.indptr))
+        similar = met.data / (root[first:stop][rows] * root[met.indices] + np.float32(shrink))
+        apart = rows + first != met.indices
+        yield _nearest(rows[apart], met.indices[apart], similar[apart], stop - first, count)
         first = stop
 
 
 def _nearest(
-    rows: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int64],
     columns: npt.NDArray[np.int32],
-    similar: npt.NDArray[np.floating],
+    similar: npt.NDArray[np.float32],
     size: int,
     count: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]:
-    order = np.lexsort((columns, -similar, rows))
-    rows = rows[order]
-    place = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left")
-    kept = place < count
+    """One sort of whole numbers: 16 bits of row, 16 of falling similarity (bits of float16 >= 0), 32 of column."""
+    key = (rows.astype(np.uint64) << 16) | (0xFFFF - similar.astype(np.float16).view(np.uint16).astype(np.uint64))
+    key = (key << 32) | columns.astype(np.uint64)
+    key.sort()
+    place = np.arange(len(rows)) - np.searchsorted(rows, np.arange(size))[rows]
+    kept = np.flatnonzero(place < count)
+    rows, place, key = rows[kept], place[kept], key[kept]
     ids = np.full((size, count), NOBODY, np.int32)
     weights = np.zeros((size, count), np.float16)
-    ids[rows[kept], place[kept]] = columns[order][kept]
-    weights[rows[kept], place[kept]] = similar[order][kept]
+    ids[rows, place] = (key & 0xFFFFFFFF).astype(np.int32)
+    weights[rows, place] = (0xFFFF - (key >> 32 & 0xFFFF)).astype(np.uint16).view(np.float16)
     return ids, weights

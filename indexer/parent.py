@@ -8,16 +8,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from indexer.contract.manifest import Manifest
 from indexer.contract.publish import new_id
 from indexer.contract.snapshot import SnapshotError, current_id, read_manifest, snapshot_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The published snapshot and the number of its items; None where there is none, or where it cannot be told."""
+    """The published snapshot and its manifest; None where there is none, or where it cannot be read."""
 
     id: str | None
-    items: int | None
+    manifest: Manifest | None
+    folder: Path
+
+    @property
+    def items(self) -> int | None:
+        """How many items it holds."""
+        return self.manifest.items if self.manifest else None
+
+    @property
+    def last_event(self) -> datetime | None:
+        """Time of the last event that it has learned from."""
+        said = self.manifest.last_event if self.manifest else None
+        return datetime.fromisoformat(said) if said else None
 
 
 def find_parent(out: Path, note: Callable[[str], None]) -> Parent:
@@ -25,10 +38,11 @@ def find_parent(out: Path, note: Callable[[str], None]) -> Parent:
     identity = None
     try:
         identity = current_id(out)
-        return Parent(identity, read_manifest(out / identity).items if identity else None)
+        manifest = read_manifest(out / identity) if identity else None
+        return Parent(identity, manifest, out / (identity or ""))
     except SnapshotError as error:
-        note(f"the parent cannot be read, so its number of items is no gate: {error}")
-        return Parent(identity, None)
+        note(f"the parent cannot be read, so neither its items nor its ranking is a gate: {error}")
+        return Parent(identity, None, out)
 
 
 def next_id(out: Path, now: datetime, content: str) -> str:

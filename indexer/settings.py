@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from indexer.contract.manifest import QuerySpec
 
 EventName = Literal["impression", "view", "click", "cart", "purchase"]
+Precision = Literal["fp32", "bf16", "int8"]
 
 
 class _Section(BaseModel):
@@ -86,6 +87,7 @@ class EncoderSettings(_Section):
     shard_size: int = Field(default=4096, ge=1, le=1_000_000, description="texts; what a kill loses at most")
     max_seq_length: int | None = Field(default=None, ge=8, le=32_768, description="tokens; None: the model's own")
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Precision = Field(default="fp32", description="bf16 by torch; int8 by ONNX Runtime, on the CPU")
 
 
 class PopularitySettings(_Section):
@@ -107,22 +109,76 @@ class AnnSettings(_Section):
     tune_queries: int = Field(default=256, ge=1, le=100_000)
 
 
+class TowersSettings(_Section):
+    """How the towers are trained; see `indexer.learn.tower_training.TowerSettings`."""
+
+    epochs: int = Field(default=6, ge=1, le=100, description="at most; as many as lower the loss on later sessions")
+    batch: int = Field(default=512, ge=2, le=65_536)
+    places: int = Field(default=50, ge=1, le=1000, description="events of a session and before that are attended to")
+    targets: int = Field(default=8, ge=1, le=1000, description="of a session, a step")
+    negatives: int = Field(default=4096, ge=1, le=1_000_000, description="drawn for each step")
+    sessions: int | None = Field(default=None, ge=1, description="learned from in an epoch, the newest; None: all")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class NeighbourSettings(_Section):
+    """Co-occurrence lists; see `indexer.neighbours`."""
+
+    count: int = Field(default=200, ge=1, le=1000, description="neighbours of each item")
+    shrink: float = Field(default=5, ge=0, le=1000)
+    longest_session: int = Field(default=300, ge=2, le=10_000, description="items; longer ones count no pairs")
+    pairs: int = Field(default=100_000_000, ge=1, description="of items in sessions, the newest, that are counted")
+
+
+TeacherName = Literal["trees", "transformer", "mean", "cross_encoder"]
+
+
+class LearnSettings(_Section):
+    """What the models learn from. Windows are shares of the sessions with two items or more, the latest ones."""
+
+    min_sessions: int = Field(
+        default=1000, ge=10, description="fewer: nothing is learned; content and neighbours serve"
+    )
+    train_share: float = Field(default=0.15, gt=0, lt=0.5, description="of the sessions, for the rankers")
+    validate_share: float = Field(default=0.05, gt=0, lt=0.5, description="that follow, for all that is chosen")
+    evaluate_share: float = Field(default=0.08, gt=0, lt=0.5, description="that follow, for the report and the gates")
+    train_questions: int = Field(default=6000, ge=1, le=1_000_000, description="at most; sampled")
+    validate_questions: int = Field(default=2000, ge=1, le=1_000_000, description="at most; sampled")
+    evaluate_questions: int = Field(default=3000, ge=1, le=1_000_000, description="at most; sampled")
+    towers: TowersSettings = TowersSettings()
+    neighbours: NeighbourSettings = NeighbourSettings()
+    teachers: tuple[TeacherName, ...] = Field(default=("trees", "transformer", "mean"), min_length=1)
+    strong_ranker: bool = Field(default=False, description="publish the listwise transformer for scoring.cascade, too")
+    transformer_members: int = Field(default=2, ge=1, le=16, description="whose mean is the transformer teacher")
+    soft: float = Field(default=0.5, ge=0, le=1, description="weight of the teacher in the distilled student's loss")
+    epochs: int = Field(default=8, ge=1, le=100, description="of rankers, at most")
+
+
+VariantName = Literal["fp32", "fp16", "int8", "int8_trained", "pruned_by_a_quarter", "pruned_by_half"]
+
+
 class RankerSettings(_Section):
-    """The ranker and the windows of time it is trained and evaluated on, as shares of the sessions."""
+    """The ranker that is published."""
 
     depth: int = Field(default=50, ge=1, le=500, description="candidates that are reranked")
-    train_share: float = Field(default=0.3, gt=0, lt=1)
-    evaluate_share: float = Field(default=0.1, gt=0, lt=0.5)
-    train_sessions: int = Field(default=6000, ge=0, le=1_000_000, description="at most; sampled")
-    evaluate_sessions: int = Field(default=2000, ge=0, le=1_000_000, description="at most; sampled")
-    min_sessions: int = Field(default=200, ge=1, description="fewer: no training, or no gate on the evaluation")
+    places: int = Field(default=50, ge=1, le=1000, description="events that it attends to")
+    history: int = Field(default=256, ge=0, le=10_000, description="latest items of a user's history that take part")
+    floor: float = Field(default=0.005, ge=0, le=1, description="share of NDCG@10 that a smaller ranker may lose")
+    variants: tuple[VariantName, ...] = Field(
+        default=("fp32", "fp16", "int8", "int8_trained", "pruned_by_a_quarter", "pruned_by_half"),
+        min_length=1,
+        description="of the ranker; the cheapest within the floor is published",
+    )
+    price_per_vcpu_hour: float = Field(default=0.04, ge=0, le=1000, description="dollars")
 
 
 class GateSettings(_Section):
     """What must hold before a snapshot is published."""
 
     max_shrink: float = Field(default=0.2, ge=0, le=1, description="share of the parent's items that may be gone")
-    ranker_tolerance: float = Field(default=0.005, ge=0, le=1, description="NDCG@10 it may lack to retrieval order")
+    min_sessions: int = Field(default=200, ge=1, description="in the evaluation; with fewer NDCG@10 is no gate")
+    ranker_tolerance: float = Field(default=0.005, ge=0, le=1, description="NDCG@10 it may lack to the blend's order")
+    parent_tolerance: float = Field(default=0.02, ge=0, le=1, description="share of the parent's NDCG@10 it may lack")
 
 
 class IndexSettings(_Section):
@@ -135,11 +191,14 @@ class IndexSettings(_Section):
     popularity: PopularitySettings = PopularitySettings()
     query: QuerySpec = QuerySpec()
     ann: AnnSettings = AnnSettings()
+    learn: LearnSettings = LearnSettings()
     ranker: RankerSettings = RankerSettings()
     gates: GateSettings = GateSettings()
     keep: int = Field(default=3, ge=1, le=1000, description="snapshots that stay")
     seed: int = Field(default=20_261_130, ge=0, le=2**31 - 1)
-    threads: int = Field(default=0, ge=0, le=1024, description="0: as many as there are cores")
+    threads: int = Field(
+        default=0, ge=0, le=1024, description="0: as many as there are cores; 1: the same input gives the same bytes"
+    )
     memory_limit_mb: int = Field(default=2048, ge=256, description="of DuckDB; beyond it goes to disk")
 
     @property

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexer.ann import build_index, search, tune, write_index
+from indexer.ann import build_index, tune, write_index
 from indexer.catalogue import Catalogue, load_catalogue
 from indexer.contract import manifest as names
-from indexer.contract.features import Context, query_vector
+from indexer.contract.cascade import CascadeSpec
 from indexer.contract.items import ItemTable
-from indexer.contract.manifest import GoldenQuery, IndexSpec
+from indexer.contract.manifest import GoldenQuery, IndexSpec, QuerySpec, RankerSpec, SourcesSpec
 from indexer.contract.publish import SnapshotWriter
 from indexer.encoding import Encoded, encode_items
-from indexer.events import TYPE_NUMBER, Events, load_events
+from indexer.event_log import read_log
+from indexer.events import Events, load_events
 from indexer.gates import Gate, gates
+from indexer.golden import contexts_to_tune_by, golden_queries
 from indexer.item_files import write_id_index, write_items
-from indexer.learn.examples import Windows, sample, split
-from indexer.learn.export import OnnxRanker
-from indexer.learn.train import Learned, Lesson, Retrieval, evaluate, train
+from indexer.learn.material import Material, moment_of
+from indexer.learn.night import Night, learn_tonight
 from indexer.parent import Parent
 from indexer.popularity import scaled, score_items, write_lists
 from indexer.progress import Stages
 from indexer.quarantine import Quarantine
 from indexer.row_counts import expected_rows
 from indexer.settings import IndexSettings
-from indexer.vector_store import Vectors
+from indexer.taken_over import digest_of, take_over
 from indexer.workspace import Workspace
 
-GOLDEN_QUERIES = 8
-GOLDEN_DEPTH = 10
-GOLDEN_TYPE = TYPE_NUMBER["view"]
-"""The event type of every item in a golden context."""
+_CONTENT = "content.npy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,11 @@ class Run:
     quarantine: Quarantine
     now: datetime
     until: datetime | None
+
+    @property
+    def content(self) -> Path:
+        """Where the content vectors are written, float16 [n, D]."""
+        return self.work.folder / _CONTENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +71,21 @@ class Popular:
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
-    """What the ranker is fitted on and judged by; `windows` None: there are no sessions."""
+class Learned:
+    """The models as the manifest and the report say them. `night` None: they are those of the parent."""
 
-    windows: Windows | None
-    train: Lesson
-    evaluate: Lesson
-
-
-@dataclass(frozen=True, slots=True)
-class Indexed:
-    """The index at its operating point."""
-
-    retrieval: Retrieval
-    spec: IndexSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The ranker, and what the evaluation says; its "sessions" may be 0, with the reason in "why"."""
-
-    learned: Learned
+    dimension: int
+    query: QuerySpec
+    sources: SourcesSpec
+    index: IndexSpec
+    ranker: RankerSpec
+    strong: RankerSpec | None
+    cascade: CascadeSpec | None
+    golden: tuple[GoldenQuery, ...]
     evaluation: dict[str, Any]
+    report: dict[str, Any]
+    learned_from: str
+    night: Night | None
 
 
 def load(run: Run, catalogue: Path, events: Path) -> Loaded:
@@ -104,13 +100,13 @@ def load(run: Run, catalogue: Path, events: Path) -> Loaded:
 
 
 def encode(run: Run, loaded: Loaded) -> Encoded:
-    """vectors.npy; only texts that the vector store lacks are encoded."""
+    """The content vectors; only texts that the vector store lacks are encoded."""
     return encode_items(
         run.work,
         run.stages,
         run.settings.encoder,
         run.settings.vector_store,
-        run.writer.path(names.VECTORS),
+        run.content,
         items=loaded.catalogue.items,
         texts=loaded.catalogue.texts,
         threads=run.settings.thread_count,
@@ -129,31 +125,60 @@ def popularity(run: Run, loaded: Loaded) -> Popular:
         return Popular(ItemTable.load(run.writer.path(names.ITEMS), run.writer.path(names.ID_INDEX)), lists)
 
 
-def lessons(run: Run, items: int) -> Lessons:
-    """Sessions to learn from and to be judged by, each with the popularity of the time before its window."""
-    settings = run.settings.ranker
+def learn(run: Run, encoded: Encoded, popular: Popular, parent: Parent) -> Learned:
+    """Vectors, neighbours, towers, ranker and index; the parent's when nothing that they depend on has changed."""
+    digest = digest_of(run.work, run.settings, encoded.fingerprint)
+    kept = take_over(parent.folder if parent.manifest else None, digest, run.writer)
+    if kept is not None:
+        run.stages.note(f"models: nothing that they are learned from has changed; taken over from {kept.manifest.id}")
+        was = kept.manifest
+        return Learned(
+            was.dimension, was.query, was.sources, was.index, was.ranker, was.strong_ranker, was.cascade, was.golden,
+            was.evaluation, kept.learning, digest, None,
+        )  # fmt: skip
+    night = learn_tonight(
+        _material(run, popular.items), run.settings, run.work.folder, run.writer.folder, run.stages, parent
+    )
+    spec, golden = _index(run, encoded, night)
+    models = night.models
+    return Learned(
+        models.study.shelf.vectors.shape[1], models.study.query, models.sources, spec, models.ranker, models.strong,
+        models.cascade, golden, models.evaluation, models.report, digest, night,
+    )  # fmt: skip
+
+
+def check(run: Run, items: ItemTable, parent: Parent, learned: Learned) -> list[Gate]:
+    """The gates before publishing, with what was measured."""
+    return gates(
+        run.settings.gates,
+        items=items.count,
+        available=int(np.count_nonzero(items.available)),
+        parent_items=parent.items,
+        recall=learned.index.recall_at_500,
+        recall_floor=run.settings.ann.recall_floor,
+        evaluation=learned.evaluation,
+    )
+
+
+def _material(run: Run, items: ItemTable) -> Material:
+    """What there is to learn from; popularity of a past day knows nothing of what came later."""
     with run.stages.stage("sessions"):
-        windows = split(run.work, settings)
-        if windows is None:
-            nothing = Lesson((), np.zeros(items))
-            return Lessons(None, nothing, nothing)
+        log = read_log(run.work, items.count, seed=run.settings.seed)
 
-        def lesson(start: datetime, stop: datetime | None, limit: int) -> Lesson:
-            examples = sample(run.work, start, stop, limit, run.settings.query, run.settings.seed)
-            scores = score_items(run.work, run.settings.popularity, items, before=start, reference=start)
-            return Lesson(examples, scores)
+    def popularity_before(day: float | None) -> np.ndarray[Any, np.dtype[np.float32]]:
+        if day is None:
+            return items.popularity
+        moment = moment_of(day)
+        return scaled(score_items(run.work, run.settings.popularity, items.count, before=moment, reference=moment))
 
-        return Lessons(
-            windows,
-            lesson(windows.train, windows.evaluate, settings.train_sessions),
-            lesson(windows.evaluate, None, settings.evaluate_sessions),
-        )
+    content = np.load(run.content, mmap_mode="r", allow_pickle=False)
+    return Material(log, content, items, popularity_before)
 
 
-def index(run: Run, encoded: Encoded, lessons: Lessons) -> Indexed:
-    """index.faiss, tuned on queries of sessions, and of single items where sessions are too few."""
-    settings = run.settings.ann
-    vectors: Vectors = np.load(run.writer.path(names.VECTORS), mmap_mode="r", allow_pickle=False)
+def _index(run: Run, encoded: Encoded, night: Night) -> tuple[IndexSpec, tuple[GoldenQuery, ...]]:
+    """index.faiss, tuned on the session vectors of real contexts, and of single items where those are too few."""
+    settings, study = run.settings.ann, night.models.study
+    vectors = study.shelf.vectors
     with run.stages.stage("index", len(vectors), "items") as advance:
         built = build_index(
             vectors,
@@ -165,73 +190,6 @@ def index(run: Run, encoded: Encoded, lessons: Lessons) -> Indexed:
         )
         write_index(built, run.writer.path(names.INDEX))
     with run.stages.stage("tune"):
-        contexts = _contexts(lessons, len(vectors), settings.tune_queries, run.settings.seed)
-        queries = np.stack([query_vector(vectors, context, run.settings.query) for context in contexts])
-        spec = tune(built, vectors, queries, settings)
-    return Indexed(Retrieval(built, spec.nprobe, vectors, run.settings.query), spec)
-
-
-def learn(run: Run, lessons: Lessons, items: ItemTable, retrieval: Retrieval) -> Judged:
-    """ranker.onnx, and what it is worth in the evaluation window.
-
-    No event of the window or after it is known to features or popularity; prices are the catalogue's, of today.
-    """
-    settings = run.settings.ranker
-    path = run.writer.path(names.RANKER)
-    with run.stages.stage("learn"):
-        learned = train(
-            lessons.train,
-            items,
-            retrieval,
-            path,
-            depth=settings.depth,
-            least=settings.min_sessions,
-            threads=run.settings.thread_count,
-            seed=run.settings.seed,
-        )
-    sessions = len(lessons.evaluate.examples)
-    evaluation = {"task": "the rest of a session after its first 1 to 5 items", "sessions": sessions}
-    if lessons.windows is None or not sessions:
-        return Judged(learned, {**evaluation, "why": "no session with two items in the evaluation window"})
-    windows = {name: moment.isoformat() for name, moment in asdict(lessons.windows).items()}
-    with run.stages.stage("evaluate"):
-        figures = evaluate(lessons.evaluate, items, retrieval, OnnxRanker(path), settings.depth)
-    return Judged(learned, {**evaluation, "windows": windows, **figures})
-
-
-def check(run: Run, items: ItemTable, parent: Parent, indexed: Indexed, judged: Judged) -> list[Gate]:
-    """The gates before publishing, with what was measured."""
-    return gates(
-        items=items.count,
-        available=int(np.count_nonzero(items.available)),
-        parent_items=parent.items,
-        max_shrink=run.settings.gates.max_shrink,
-        recall=indexed.spec.recall_at_500,
-        recall_floor=run.settings.ann.recall_floor,
-        evaluation=judged.evaluation,
-        min_sessions=run.settings.ranker.min_sessions,
-        ranker_tolerance=run.settings.gates.ranker_tolerance,
-    )
-
-
-def golden_queries(run: Run, lessons: Lessons, retrieval: Retrieval) -> tuple[GoldenQuery, ...]:
-    """What the service must answer alike: contexts as if all their items had been viewed, and their best rows."""
-    contexts = _contexts(lessons, len(retrieval.vectors), GOLDEN_QUERIES, run.settings.seed)
-    viewed = [Context(each.rows, np.full(len(each), GOLDEN_TYPE, np.uint8)) for each in contexts]
-    queries = np.stack([query_vector(retrieval.vectors, each, retrieval.query) for each in viewed])
-    scores, rows = search(retrieval.index, queries, GOLDEN_DEPTH, retrieval.nprobe)
-    found = rows >= 0
-    return tuple(
-        GoldenQuery(
-            rows=tuple(each.rows.tolist()),
-            top_rows=tuple(rows[at][found[at]].tolist()),
-            top_scores=tuple(scores[at][found[at]].tolist()),
-        )
-        for at, each in enumerate(viewed)
-    )
-
-
-def _contexts(lessons: Lessons, items: int, wanted: int, seed: int) -> list[Context]:
-    contexts = [example.context for lesson in (lessons.evaluate, lessons.train) for example in lesson.examples][:wanted]
-    rows = np.random.default_rng(seed).integers(0, items, wanted - len(contexts)).astype(np.int32)
-    return contexts + [Context(rows[[at]], np.array([GOLDEN_TYPE], np.uint8)) for at in range(len(rows))]
+        contexts = contexts_to_tune_by(night.asked, len(vectors), settings.tune_queries, run.settings.seed)
+        spec = tune(built, vectors, study.vectors_of()(contexts), settings)
+        return spec, golden_queries(built, spec.nprobe, contexts, study.vectors_of())

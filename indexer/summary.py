@@ -35,6 +35,8 @@ class BuildSummary:
     popularity_lists: int
     index: dict[str, Any]
     ranker: dict[str, Any]
+    learning: dict[str, Any]
+    taken_over: bool
     evaluation: dict[str, Any]
     gates: list[str]
     overridden: list[str]
@@ -61,12 +63,14 @@ def _lines(summary: BuildSummary) -> Iterator[tuple[str, str]]:
     yield "quarantined", _quarantined(summary)
     yield "index", "{kind}, nprobe {nprobe}, recall@500 {recall_at_500:.4f}".format(**summary.index)
     yield "popularity", f"{summary.popularity_lists:,} lists"
-    yield "ranker", _ranker(summary.ranker)
-    for name in ("ranked", "retrieval", "popularity"):
-        if name in summary.evaluation:
-            yield f"NDCG@10 {name}", "{ndcg@10:.4f} ± {ndcg@10_margin:.4f}".format(**summary.evaluation[name])
+    yield "ranker", _ranker(summary)
+    session = summary.evaluation.get("session", {})
+    for name in ("two_stage", "teacher", "blend", "towers", "neighbours", "history", "popularity"):
+        if name in session:
+            interval = session[name]["interval"]
+            yield f"NDCG@10 {name}", f"{interval['mean']:.4f} ({interval['low']:.4f} to {interval['high']:.4f})"
     if "why" in summary.evaluation:
-        yield "evaluation", str(summary.evaluation["why"])
+        yield "evaluation", f"none: {summary.evaluation['why']}"
     for gate in summary.overridden:
         yield "FORCED", gate
     yield "seconds", ", ".join(f"{name} {seconds:.1f}" for name, seconds in summary.seconds.items())
@@ -95,10 +99,9 @@ def _quarantined(summary: BuildSummary) -> str:
     )
 
 
-def _ranker(ranker: dict[str, Any]) -> str:
-    how = (
-        f"trained on {ranker['trained_on']:,} sessions"
-        if ranker["trained_on"]
-        else f"order of retrieval: {ranker['why']}"
-    )
-    return f"{ranker['ranker']['id']}, {how}"
+def _ranker(summary: BuildSummary) -> str:
+    name, how = summary.ranker["id"], summary.learning
+    if "why" in how:
+        return f"{name}: nothing was learned: {how['why']}"
+    made = f"{name}, {how['ranker']['student']}, learned from {how['lists']:,} questions"
+    return f"{made}, taken over from the parent" if summary.taken_over else made

@@ -25,37 +25,39 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/feed.proto\x12\x0b\x66\x65\x65\x64line.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x01\n\x05\x45vent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0f\n\x07item_id\x18\x02 \x01(\t\x12$\n\x04type\x18\x03 \x01(\x0e\x32\x16.feedline.v1.EventType\x12/\n\x0boccurred_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bresponse_id\x18\x05 \x01(\t\"\x8d\x02\n\x0eGetFeedRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x0f\n\x07surface\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61tegory\x18\x04 \x01(\t\x12\x0e\n\x06region\x18\x05 \x01(\t\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x12)\n\rrecent_events\x18\t \x03(\x0b\x32\x12.feedline.v1.Event\x12\x18\n\x10\x65xclude_item_ids\x18\n \x03(\t\x12\'\n\x08priority\x18\x0b \x01(\x0e\x32\x15.feedline.v1.Priority\"8\n\x08\x46\x65\x65\x64Item\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x0c\n\x04rank\x18\x03 \x01(\x05\"0\n\tStageTime\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x14\n\x0cmilliseconds\x18\x02 \x01(\x01\"\x92\x02\n\nProvenance\x12\x1f\n\x04rung\x18\x01 \x01(\x0e\x32\x11.feedline.v1.Rung\x12\x10\n\x08\x64\x65graded\x18\x02 \x01(\x08\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x12\x13\n\x0bsnapshot_id\x18\x04 \x01(\t\x12\x11\n\tranker_id\x18\x05 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x06 \x01(\x0e\x32\x19.feedline.v1.CacheOutcome\x12\x19\n\x11\x63\x61\x63he_age_seconds\x18\x07 \x01(\x01\x12&\n\x06stages\x18\x08 \x03(\x0b\x32\x16.feedline.v1.StageTime\x12\x13\n\x0bresponse_id\x18\t \x01(\t\x12\x16\n\x0e\x63ontext_events\x18\n \x01(\x05\"}\n\x0fGetFeedResponse\x12$\n\x05items\x18\x01 \x03(\x0b\x32\x15.feedline.v1.FeedItem\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12+\n\nprovenance\x18\x03 \x01(\x0b\x32\x17.feedline.v1.Provenance\"~\n\x13RecordEventsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06region\x18\x04 \x01(\t\x12\"\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x12.feedline.v1.Event\"?\n\x14RecordEventsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x05\x12\x17\n\x0frepeated_events\x18\x02 \x01(\x05*\x9b\x01\n\tEventType\x12\x1a\n\x16\x45VENT_TYPE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45VENT_TYPE_IMPRESSION\x10\x01\x12\x13\n\x0f\x45VENT_TYPE_VIEW\x10\x02\x12\x14\n\x10\x45VENT_TYPE_CLICK\x10\x03\x12\x13\n\x0f\x45VENT_TYPE_CART\x10\x04\x12\x17\n\x13\x45VENT_TYPE_PURCHASE\x10\x05*U\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x15\n\x11PRIORITY_PREFETCH\x10\x02*\x90\x01\n\x04Rung\x12\x14\n\x10RUNG_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRUNG_RANKED\x10\x01\x12\x10\n\x0cRUNG_BLENDED\x10\x02\x12\x12\n\x0eRUNG_RETRIEVED\x10\x03\x12\x0e\n\nRUNG_STALE\x10\x04\x12\x19\n\x15RUNG_POPULAR_CATEGORY\x10\x05\x12\x10\n\x0cRUNG_POPULAR\x10\x06*\xdc\x01\n\x0c\x43\x61\x63heOutcome\x12\x1d\n\x19\x43\x41\x43HE_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41\x43HE_OUTCOME_OFF\x10\x01\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_UNUSED\x10\x02\x12\x17\n\x13\x43\x41\x43HE_OUTCOME_LOCAL\x10\x03\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_SHARED\x10\x04\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_JOINED\x10\x05\x12\x16\n\x12\x43\x41\x43HE_OUTCOME_MISS\x10\x06\x12\x17\n\x13\x43\x41\x43HE_OUTCOME_STALE\x10\x07\x32\xa8\x01\n\x0b\x46\x65\x65\x64Service\x12\x44\n\x07GetFeed\x12\x1b.feedline.v1.GetFeedRequest\x1a\x1c.feedline.v1.GetFeedResponse\x12S\n\x0cRecordEvents\x12 .feedline.v1.RecordEventsRequest\x1a!.feedline.v1.RecordEventsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/feed.proto\x12\x0b\x66\x65\x65\x64line.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x01\n\x05\x45vent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0f\n\x07item_id\x18\x02 \x01(\t\x12$\n\x04type\x18\x03 \x01(\x0e\x32\x16.feedline.v1.EventType\x12/\n\x0boccurred_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bresponse_id\x18\x05 \x01(\t\"\x8d\x02\n\x0eGetFeedRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x0f\n\x07surface\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61tegory\x18\x04 \x01(\t\x12\x0e\n\x06region\x18\x05 \x01(\t\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x12)\n\rrecent_events\x18\t \x03(\x0b\x32\x12.feedline.v1.Event\x12\x18\n\x10\x65xclude_item_ids\x18\n \x03(\t\x12\'\n\x08priority\x18\x0b \x01(\x0e\x32\x15.feedline.v1.Priority\"^\n\x08\x46\x65\x65\x64Item\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12$\n\x07sources\x18\x04 \x03(\x0e\x32\x13.feedline.v1.Source\"0\n\tStageTime\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x14\n\x0cmilliseconds\x18\x02 \x01(\x01\"\xa9\x02\n\nProvenance\x12\x1f\n\x04rung\x18\x01 \x01(\x0e\x32\x11.feedline.v1.Rung\x12\x10\n\x08\x64\x65graded\x18\x02 \x01(\x08\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x12\x13\n\x0bsnapshot_id\x18\x04 \x01(\t\x12\x11\n\tranker_id\x18\x05 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x06 \x01(\x0e\x32\x19.feedline.v1.CacheOutcome\x12\x19\n\x11\x63\x61\x63he_age_seconds\x18\x07 \x01(\x01\x12&\n\x06stages\x18\x08 \x03(\x0b\x32\x16.feedline.v1.StageTime\x12\x13\n\x0bresponse_id\x18\t \x01(\t\x12\x16\n\x0e\x63ontext_events\x18\n \x01(\x05\x12\x15\n\rhistory_items\x18\x0b \x01(\x05\"}\n\x0fGetFeedResponse\x12$\n\x05items\x18\x01 \x03(\x0b\x32\x15.feedline.v1.FeedItem\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12+\n\nprovenance\x18\x03 \x01(\x0b\x32\x17.feedline.v1.Provenance\"~\n\x13RecordEventsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06region\x18\x04 \x01(\t\x12\"\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x12.feedline.v1.Event\"?\n\x14RecordEventsResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x05\x12\x17\n\x0frepeated_events\x18\x02 \x01(\x05*\x9b\x01\n\tEventType\x12\x1a\n\x16\x45VENT_TYPE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45VENT_TYPE_IMPRESSION\x10\x01\x12\x13\n\x0f\x45VENT_TYPE_VIEW\x10\x02\x12\x14\n\x10\x45VENT_TYPE_CLICK\x10\x03\x12\x13\n\x0f\x45VENT_TYPE_CART\x10\x04\x12\x17\n\x13\x45VENT_TYPE_PURCHASE\x10\x05*U\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x15\n\x11PRIORITY_PREFETCH\x10\x02*\x90\x01\n\x04Rung\x12\x14\n\x10RUNG_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRUNG_RANKED\x10\x01\x12\x10\n\x0cRUNG_BLENDED\x10\x02\x12\x12\n\x0eRUNG_RETRIEVED\x10\x03\x12\x0e\n\nRUNG_STALE\x10\x04\x12\x19\n\x15RUNG_POPULAR_CATEGORY\x10\x05\x12\x10\n\x0cRUNG_POPULAR\x10\x06*\xdc\x01\n\x0c\x43\x61\x63heOutcome\x12\x1d\n\x19\x43\x41\x43HE_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41\x43HE_OUTCOME_OFF\x10\x01\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_UNUSED\x10\x02\x12\x17\n\x13\x43\x41\x43HE_OUTCOME_LOCAL\x10\x03\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_SHARED\x10\x04\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_JOINED\x10\x05\x12\x16\n\x12\x43\x41\x43HE_OUTCOME_MISS\x10\x06\x12\x17\n\x13\x43\x41\x43HE_OUTCOME_STALE\x10\x07*r\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0e\n\nSOURCE_ANN\x10\x01\x12\x15\n\x11SOURCE_NEIGHBOURS\x10\x02\x12\x12\n\x0eSOURCE_HISTORY\x10\x03\x12\x15\n\x11SOURCE_POPULARITY\x10\x04\x32\xa8\x01\n\x0b\x46\x65\x65\x64Service\x12\x44\n\x07GetFeed\x12\x1b.feedline.v1.GetFeedRequest\x1a\x1c.feedline.v1.GetFeedResponse\x12S\n\x0cRecordEvents\x12 .feedline.v1.RecordEventsRequest\x1a!.feedline.v1.RecordEventsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.feed_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EVENTTYPE']._serialized_start=1198
-  _globals['_EVENTTYPE']._serialized_end=1353
-  _globals['_PRIORITY']._serialized_start=1355
-  _globals['_PRIORITY']._serialized_end=1440
-  _globals['_RUNG']._serialized_start=1443
-  _globals['_RUNG']._serialized_end=1587
-  _globals['_CACHEOUTCOME']._serialized_start=1590
-  _globals['_CACHEOUTCOME']._serialized_end=1810
+  _globals['_EVENTTYPE']._serialized_start=1259
+  _globals['_EVENTTYPE']._serialized_end=1414
+  _globals['_PRIORITY']._serialized_start=1416
+  _globals['_PRIORITY']._serialized_end=1501
+  _globals['_RUNG']._serialized_start=1504
+  _globals['_RUNG']._serialized_end=1648
+  _globals['_CACHEOUTCOME']._serialized_start=1651
+  _globals['_CACHEOUTCOME']._serialized_end=1871
+  _globals['_SOURCE']._serialized_start=1873
+  _globals['_SOURCE']._serialized_end=1987
   _globals['_EVENT']._serialized_start=68
   _globals['_EVENT']._serialized_end=218
   _globals['_GETFEEDREQUEST']._serialized_start=221
   _globals['_GETFEEDREQUEST']._serialized_end=490
   _globals['_FEEDITEM']._serialized_start=492
-  _globals['_FEEDITEM']._serialized_end=548
-  _globals['_STAGETIME']._serialized_start=550
-  _globals['_STAGETIME']._serialized_end=598
-  _globals['_PROVENANCE']._serialized_start=601
-  _globals['_PROVENANCE']._serialized_end=875
-  _globals['_GETFEEDRESPONSE']._serialized_start=877
-  _globals['_GETFEEDRESPONSE']._serialized_end=1002
-  _globals['_RECORDEVENTSREQUEST']._serialized_start=1004
-  _globals['_RECORDEVENTSREQUEST']._serialized_end=1130
-  _globals['_RECORDEVENTSRESPONSE']._serialized_start=1132
-  _globals['_RECORDEVENTSRESPONSE']._serialized_end=1195
-  _globals['_FEEDSERVICE']._serialized_start=1813
-  _globals['_FEEDSERVICE']._serialized_end=1981
+  _globals['_FEEDITEM']._serialized_end=586
+  _globals['_STAGETIME']._serialized_start=588
+  _globals['_STAGETIME']._serialized_end=636
+  _globals['_PROVENANCE']._serialized_start=639
+  _globals['_PROVENANCE']._serialized_end=936
+  _globals['_GETFEEDRESPONSE']._serialized_start=938
+  _globals['_GETFEEDRESPONSE']._serialized_end=1063
+  _globals['_RECORDEVENTSREQUEST']._serialized_start=1065
+  _globals['_RECORDEVENTSREQUEST']._serialized_end=1191
+  _globals['_RECORDEVENTSRESPONSE']._serialized_start=1193
+  _globals['_RECORDEVENTSRESPONSE']._serialized_end=1256
+  _globals['_FEEDSERVICE']._serialized_start=1990
+  _globals['_FEEDSERVICE']._serialized_end=2158
 # @@protoc_insertion_point(module_scope)

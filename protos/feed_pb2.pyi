@@ -99,9 +99,9 @@ class _RungEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rung.ValueType],
     RUNG_RANKED: _Rung.ValueType  # 1
     """Retrieved and reranked."""
     RUNG_BLENDED: _Rung.ValueType  # 2
-    """Reranked, but without vector retrieval."""
+    """Reranked, but without vector retrieval: popular items stand in for it."""
     RUNG_RETRIEVED: _Rung.ValueType  # 3
-    """Retrieved, in order of retrieval score."""
+    """Retrieved, in the order of the blend."""
     RUNG_STALE: _Rung.ValueType  # 4
     """An expired cached ranking."""
     RUNG_POPULAR_CATEGORY: _Rung.ValueType  # 5
@@ -116,9 +116,9 @@ RUNG_UNSPECIFIED: Rung.ValueType  # 0
 RUNG_RANKED: Rung.ValueType  # 1
 """Retrieved and reranked."""
 RUNG_BLENDED: Rung.ValueType  # 2
-"""Reranked, but without vector retrieval."""
+"""Reranked, but without vector retrieval: popular items stand in for it."""
 RUNG_RETRIEVED: Rung.ValueType  # 3
-"""Retrieved, in order of retrieval score."""
+"""Retrieved, in the order of the blend."""
 RUNG_STALE: Rung.ValueType  # 4
 """An expired cached ranking."""
 RUNG_POPULAR_CATEGORY: Rung.ValueType  # 5
@@ -137,7 +137,9 @@ class _CacheOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheOut
     CACHE_OUTCOME_OFF: _CacheOutcome.ValueType  # 1
     """Switched off by a setting."""
     CACHE_OUTCOME_UNUSED: _CacheOutcome.ValueType  # 2
-    """Nothing was to be computed: no context, or answered from the ladder before the cache."""
+    """Nothing was to be computed (no context, or answered from the ladder before the cache), or it was computed for this
+    person alone, by a setting.
+    """
     CACHE_OUTCOME_LOCAL: _CacheOutcome.ValueType  # 3
     """Hit in the process."""
     CACHE_OUTCOME_SHARED: _CacheOutcome.ValueType  # 4
@@ -156,7 +158,9 @@ CACHE_OUTCOME_UNSPECIFIED: CacheOutcome.ValueType  # 0
 CACHE_OUTCOME_OFF: CacheOutcome.ValueType  # 1
 """Switched off by a setting."""
 CACHE_OUTCOME_UNUSED: CacheOutcome.ValueType  # 2
-"""Nothing was to be computed: no context, or answered from the ladder before the cache."""
+"""Nothing was to be computed (no context, or answered from the ladder before the cache), or it was computed for this
+person alone, by a setting.
+"""
 CACHE_OUTCOME_LOCAL: CacheOutcome.ValueType  # 3
 """Hit in the process."""
 CACHE_OUTCOME_SHARED: CacheOutcome.ValueType  # 4
@@ -168,6 +172,36 @@ CACHE_OUTCOME_MISS: CacheOutcome.ValueType  # 6
 CACHE_OUTCOME_STALE: CacheOutcome.ValueType  # 7
 """An expired entry was served."""
 Global___CacheOutcome: _TypeAlias = CacheOutcome  # noqa: Y015
+
+class _Source:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Source.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SOURCE_UNSPECIFIED: _Source.ValueType  # 0
+    SOURCE_ANN: _Source.ValueType  # 1
+    """Near the session in vector space."""
+    SOURCE_NEIGHBOURS: _Source.ValueType  # 2
+    """Bought or seen together with items of the session, or of the history where there is none."""
+    SOURCE_HISTORY: _Source.ValueType  # 3
+    """Bought by this person before."""
+    SOURCE_POPULARITY: _Source.ValueType  # 4
+    """Popular in the region or the category."""
+
+class Source(_Source, metaclass=_SourceEnumTypeWrapper):
+    """What brought an item to the page."""
+
+SOURCE_UNSPECIFIED: Source.ValueType  # 0
+SOURCE_ANN: Source.ValueType  # 1
+"""Near the session in vector space."""
+SOURCE_NEIGHBOURS: Source.ValueType  # 2
+"""Bought or seen together with items of the session, or of the history where there is none."""
+SOURCE_HISTORY: Source.ValueType  # 3
+"""Bought by this person before."""
+SOURCE_POPULARITY: Source.ValueType  # 4
+"""Popular in the region or the category."""
+Global___Source: _TypeAlias = Source  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
@@ -290,21 +324,27 @@ class FeedItem(_message.Message):
     ITEM_ID_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
     score: _builtins.float
     """Higher is better; finite. Comparable within one response only: each rung has a scale of its own."""
     rank: _builtins.int
     """Position in the feed from 1, counted over all pages."""
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[Global___Source.ValueType]:
+        """What brought it here, on every rung; at least one."""
+
     def __init__(
         self,
         *,
         item_id: _builtins.str = ...,
         score: _builtins.float = ...,
         rank: _builtins.int = ...,
+        sources: _abc.Iterable[Global___Source.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_id", b"item_id", "rank", b"rank", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_id", b"item_id", "rank", b"rank", "score", b"score", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -319,8 +359,8 @@ class StageTime(_message.Message):
     STAGE_FIELD_NUMBER: _builtins.int
     MILLISECONDS_FIELD_NUMBER: _builtins.int
     stage: _builtins.str
-    """One of "session", "key", "cache", "queue", "retrieve", "rerank", "slate", "total". Stages do not overlap. One that
-    was not entered is absent: a hit has no "retrieve".
+    """One of "session", "key", "cache", "queue", "retrieve", "rerank", "personal", "slate", "total". Stages do not
+    overlap. One that was not entered is absent: a hit has no "retrieve", nobody without a history has a "personal".
     """
     milliseconds: _builtins.float
     def __init__(
@@ -353,6 +393,7 @@ class Provenance(_message.Message):
     STAGES_FIELD_NUMBER: _builtins.int
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_EVENTS_FIELD_NUMBER: _builtins.int
+    HISTORY_ITEMS_FIELD_NUMBER: _builtins.int
     rung: Global___Rung.ValueType
     degraded: _builtins.bool
     """True: this page is less than the request qualified for. A shopper without a context whose ranking is the
@@ -369,6 +410,8 @@ class Provenance(_message.Message):
     """Unique; give it back in `Event.response_id`."""
     context_events: _builtins.int
     """How many of the context's events took part in the question."""
+    history_items: _builtins.int
+    """How many items of the person's history took part."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Why, in the order met; words from fallback/ladder.py, e.g. "queue_full". May be non-empty when not degraded."""
@@ -390,10 +433,11 @@ class Provenance(_message.Message):
         stages: _abc.Iterable[Global___StageTime] | None = ...,
         response_id: _builtins.str = ...,
         context_events: _builtins.int = ...,
+        history_items: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "cache_age_seconds", b"cache_age_seconds", "context_events", b"context_events", "degraded", b"degraded", "ranker_id", b"ranker_id", "reasons", b"reasons", "response_id", b"response_id", "rung", b"rung", "snapshot_id", b"snapshot_id", "stages", b"stages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "cache_age_seconds", b"cache_age_seconds", "context_events", b"context_events", "degraded", b"degraded", "history_items", b"history_items", "ranker_id", b"ranker_id", "reasons", b"reasons", "response_id", b"response_id", "rung", b"rung", "snapshot_id", b"snapshot_id", "stages", b"stages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

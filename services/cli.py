@@ -6,10 +6,11 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -48,13 +49,16 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="The console's port; 0: a free one.")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain text off loopback.")] = False,
+    as_of: Annotated[
+        datetime | None, typer.Option(help="Serve as of this moment; UTC where no zone is given. For evaluation.")
+    ] = None,
 ) -> None:
     """Serve feeds over gRPC, and the console beside it, until SIGTERM or SIGINT."""
     with _errors():
         from services.feed.app import run
 
         settings = load_settings(config)
-        serving = settings.serve.model_copy(update=_given(host=host, port=port, insecure=insecure or None))
+        serving = settings.serve.model_copy(update=_given(host=host, port=port, insecure=insecure or None, as_of=as_of))
         console = settings.console.model_copy(update=_given(port=console_port))
         folder = settings.snapshots.model_copy(update=_given(folder=snapshots))
         run(settings.model_copy(update={"serve": serving, "console": console, "snapshots": folder}))
@@ -64,6 +68,7 @@ def serve(
 def request(
     target: Annotated[str, typer.Option(help="host:port of the gRPC service.")] = "127.0.0.1:50051",
     session: Annotated[str, typer.Option(help="Session id.")] = "",
+    user: Annotated[str, typer.Option(help="User id: what was bought before takes part.")] = "",
     item: Annotated[list[str] | None, typer.Option(help="An item viewed just now; may be given again.")] = None,
     category: Annotated[str, typer.Option(help="Only items of this category.")] = "",
     region: Annotated[str, typer.Option(help="Only items that may be shown in this region.")] = "",
@@ -79,6 +84,7 @@ def request(
 
         message = feed_pb2.GetFeedRequest(
             session_id=session,
+            user_id=user,
             recent_events=viewed_now(item or []),
             category=category,
             region=region,
@@ -133,6 +139,53 @@ def events_export(
                 typer.echo(f"{exported['rejected']} entries are no events of this version -> {exported['rejects']}")
 
 
+@events.command("load")
+def events_load(
+    source: Annotated[
+        Path, typer.Argument(metavar="EVENTS", help="Shopping events as of `index build`: a file or a folder.")
+    ],
+    url: Annotated[str, typer.Option(help="State server; default: state.url, else the embedded server.")] = "",
+    config: ConfigOption = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="Leave out events after this time; UTC where no zone is given.")
+    ] = None,
+    work: Annotated[Path, typer.Option(help="Folder for scratch files and bad rows.")] = Path("data/load"),
+    json_output: JsonOption = False,
+) -> None:
+    """Write what users bought before into their histories. Stopped, it goes on where it stopped."""
+    with _errors():
+        from dataclasses import asdict
+
+        from indexer.progress import Stages, reporter_for
+        from indexer.purchases import purchases
+        from indexer.settings import IndexSettings
+        from services.feed.validate import DEFAULT_WORD
+        from services.history_load import load_histories
+
+        settings = load_settings(config)
+        if not settings.state.history_items:
+            raise StartError("state.history_items is 0: there are no histories to load into")
+        index_settings = IndexSettings.model_validate(settings.index)
+        stages = Stages(reporter_for(sys.stderr))
+        with purchases(
+            index_settings,
+            source,
+            work,
+            stages,
+            now=datetime.now(UTC),
+            until=until and _utc(until),
+            items=settings.state.history_items,
+            tenant=DEFAULT_WORD,
+        ) as bought:
+            with stages.stage("load", bought.read.users, "users") as advance:
+                loaded = asyncio.run(load_histories(settings.state, url, bought.users, bought.what, advance))
+            summary = {**asdict(bought.read), "loaded": asdict(loaded), "seconds": stages.seconds}
+        if json_output:
+            _print(summary, None, as_json=True)
+        else:
+            typer.echo(f"{loaded.users:,} users loaded, {loaded.known:,} of them merged with what was recorded")
+
+
 @index.command("build")
 def index_build(
     catalogue: Annotated[
@@ -168,6 +221,61 @@ def index_build(
             force=force,
         )
         _print(summary.as_dict(), table_of(summary), as_json=json_output)
+
+
+@index.command("evaluate")
+def index_evaluate(
+    shop_events: Annotated[Path, typer.Option("--events", help="Shopping events, also those of the window.")],
+    start: Annotated[datetime, typer.Option(help="Where the window begins; UTC where no zone is given.")],
+    catalogue: Annotated[
+        Path | None, typer.Option("--catalogue", help="Items, to build a snapshot --until the start.")
+    ] = None,
+    snapshots: Annotated[
+        Path | None, typer.Option("--snapshots", help="Instead: a folder whose current snapshot ends there.")
+    ] = None,
+    stop: Annotated[datetime | None, typer.Option(help="Where the window ends; default: after the last event.")] = None,
+    tune: Annotated[
+        datetime | None,
+        typer.Option(help="Baselines are tuned from here to the start; default: as long as the window."),
+    ] = None,
+    questions: Annotated[int, typer.Option(min=1, help="Sessions of the window, at most.")] = 3000,
+    mode: Annotated[Literal["shared", "personal"], typer.Option(help="Of retrieval.")] = "shared",
+    out: Annotated[Path | None, typer.Option("--out", help="A folder for report.json and report.html.")] = None,
+    config: ConfigOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Serve a snapshot to the sessions that came after it, and measure it beside baselines."""
+    with _errors(), ExitStack() as stack:
+        from functools import partial
+
+        from indexer.job import build
+        from indexer.learn.measures import DEPTH
+        from indexer.progress import Stages, reporter_for
+        from indexer.settings import IndexSettings
+        from indexer.trial import Terms, current, just_before, trial
+        from indexer.trial_report import degraded, save, tables
+        from services.replay import logged_replay
+
+        settings = load_settings(config)
+        index_settings = IndexSettings.model_validate(settings.index)
+        kept = settings.state.history_items
+        terms = Terms(_utc(start), stop and _utc(stop), tune and _utc(tune), questions, mode, kept)
+        stages = Stages(reporter_for(sys.stderr))
+        now = datetime.now(UTC)
+        if catalogue is not None and snapshots is None:
+            snapshots = Path(stack.enter_context(TemporaryDirectory(prefix="feedline-evaluate-")))
+            until = just_before(terms.start)
+            build(index_settings, catalogue, shop_events, snapshots, now=now, reporter=stages.reporter, until=until)
+        elif snapshots is None or catalogue is not None:
+            raise StartError("--catalogue and --snapshots: exactly one of the two is expected")
+        snapshot = current(snapshots)
+        serve = partial(logged_replay, settings, snapshots, mode=mode, depth=DEPTH)
+        evaluation = trial(index_settings, snapshot, shop_events, terms, serve, stages, now)
+        if out is not None:
+            save(snapshot, evaluation, out)
+        if evaluation["degraded_pages"]:
+            typer.echo(f"feedline: {degraded(evaluation)}", err=True)
+        _print(evaluation, tables(evaluation), as_json=json_output)
 
 
 @index.command("list")

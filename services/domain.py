@@ -37,6 +37,15 @@ class CacheOutcome(IntEnum):
     STALE = 7
 
 
+class Source(IntEnum):
+    """What brought an item to a page. The numbers are those of `feedline.v1.Source`."""
+
+    ANN = 1
+    NEIGHBOURS = 2
+    HISTORY = 3
+    POPULARITY = 4
+
+
 @dataclass(frozen=True, slots=True)
 class ShopEvent:
     """One thing that a shopper did. `occurred_at_ms` is Unix time in milliseconds, UTC."""
@@ -46,6 +55,38 @@ class ShopEvent:
     type: EventType
     occurred_at_ms: int
     response_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PastPurchase:
+    """An item that a user bought in `times` earlier sessions, first and last at these moments, Unix milliseconds."""
+
+    item_id: str
+    times: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastPurchases:
+    """What a user bought before the session at hand, latest first, and in how many sessions something was bought."""
+
+    items: tuple[PastPurchase, ...] = ()
+    sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the state server knows of who asks: the session's events, oldest first, and the user's history.
+
+    `history_fault`, `session_fault`: why one of them could not be read, in one word, while the other could; empty when
+    it was read, or nobody asked for it.
+    """
+
+    events: tuple[ShopEvent, ...] = ()
+    history: PastPurchases = PastPurchases()
+    history_fault: str = ""
+    session_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +124,7 @@ class FeedItem:
     item_id: str
     score: float
     rank: int
+    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +140,7 @@ class Provenance:
     stages: tuple[tuple[str, float], ...]
     response_id: str
     context_events: int
+    history_items: int
 
     @property
     def degraded(self) -> bool:

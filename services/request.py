@@ -46,9 +46,10 @@ async def print_feed(target: str, request: feed_pb2.GetFeedRequest, *, timeout_s
 def print_page(page: feed_pb2.GetFeedResponse) -> None:
     """A table of the items, then where the page comes from. Ids are printed as they are, brackets too."""
     console = Console()
-    table = Table("rank", "item", "score")
+    table = Table("rank", "item", "score", "from")
     for item in page.items:
-        table.add_row(str(item.rank), Text(item.item_id), f"{item.score:.4f}")
+        sources = [feed_pb2.Source.Name(source).removeprefix("SOURCE_").lower() for source in item.sources]
+        table.add_row(str(item.rank), Text(item.item_id), f"{item.score:.4f}", ", ".join(sources))
     console.print(table)
     source = page.provenance
     rung = feed_pb2.Rung.Name(source.rung).removeprefix("RUNG_")

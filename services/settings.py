@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,6 +51,17 @@ class Serve(_Section):
     exact_scan_items: int = Field(
         default=10_000, ge=0, description="a filter that leaves fewer items is scanned exactly"
     )
+    as_of: datetime | None = Field(
+        default=None, description="a moment at which the clock stands still, for evaluation; UTC where no zone is given"
+    )
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Unix time in seconds: the machine's, or `as_of`."""
+        if self.as_of is None:
+            return time.time
+        zoned = self.as_of if self.as_of.tzinfo else self.as_of.replace(tzinfo=UTC)
+        return zoned.timestamp
 
 
 class Budget(_Section):
@@ -82,6 +95,28 @@ class Scoring(_Section):
     max_batch: int = Field(default=16, ge=1, le=1024)
     max_queue_delay_ms: Milliseconds = Field(default=0.5, description="an idle queue waits this long for company")
     threads: int = Field(default=1, ge=1, le=256, description="of FAISS and ONNX Runtime, per batch")
+
+
+class Slate(_Section):
+    """Which of the ranked items a page shows, and in which order. The rules put items behind others, never away."""
+
+    near_duplicates: Literal["off", "text", "vectors", "either", "both"] = Field(
+        default="off", description="by equal text, by the cosine of the vectors, by either or by both at once"
+    )
+    similarity: float = Field(default=0.99, gt=0, le=1, description="cosine from which on two items are alike")
+    category_cap: int = Field(default=0, ge=0, le=100, description="items of a category on a page; 0: any number")
+    brand_cap: int = Field(default=0, ge=0, le=100, description="items of a brand on a page; 0: any number")
+    mmr: float = Field(default=1.0, ge=0, le=1, description="weight of relevance against novelty; 1: relevance alone")
+    hide_bought: bool = Field(default=False, description="hides what the user bought, as far as the history goes")
+
+
+class Retrieval(_Section):
+    """How candidates are found."""
+
+    mode: Literal["shared", "personal"] = Field(
+        default="shared",
+        description="personal: the history enters the session vector, and no answer is shared or cached",
+    )
 
 
 class Console(_Section):
@@ -121,12 +156,12 @@ class Cache(_Section):
 
 
 class State(_Section):
-    """Sessions and the event stream. `url` empty: a Valkey server is started on a Unix socket in `folder`."""
+    """Sessions, histories and events. `url` empty: a Valkey server is started on a Unix socket in `folder`."""
 
     url: str = ""
     folder: Path = Path("data/valkey")
     prefix: str = Field(default="feedline", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    timeout_ms: Timeout = Field(default=20, description="of reading a session; the feed does without it then")
+    timeout_ms: Timeout = Field(default=20, description="of reading session and history; the feed does without then")
     write_timeout_ms: Timeout = Field(default=500, description="of storing events")
     pool: int = Field(
         default=256, ge=1, le=10_000, description="connections; a call that finds none free does without the server"
@@ -134,6 +169,12 @@ class State(_Section):
     session_events: int = Field(default=100, ge=1, le=1000)
     session_s: Lifetime = Field(default=7 * 86_400, description="a session is kept for this long after its last event")
     event_id_s: Lifetime = Field(default=7 * 86_400, description="how long a repeated event_id is recognised")
+    history_items: int = Field(
+        default=256, ge=0, le=1000, description="bought last, that are kept of each user; 0: no histories"
+    )
+    history_s: Lifetime = Field(
+        default=2 * 365 * 86_400, description="a history is kept for this long after it was last written"
+    )
     max_stream_length: int = Field(default=5_000_000, ge=16)
     max_memory_mb: int = Field(default=1024, ge=16, description="of the embedded server")
 
@@ -159,6 +200,8 @@ class Settings(BaseSettings):
     serve: Serve = Serve()
     budget: Budget = Budget()
     scoring: Scoring = Scoring()
+    retrieval: Retrieval = Retrieval()
+    slate: Slate = Slate()
     console: Console = Console()
     snapshots: Snapshots = Snapshots()
     cache: Cache = Cache()

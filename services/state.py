@@ -1,16 +1,21 @@
-"""Where sessions and events live: the server of `state.url`, or the embedded one."""
+"""Where sessions, histories and events live: the server of `state.url`, or the embedded one."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from redis.exceptions import RedisError
 
 from cache.embedded import EmbeddedServerError, EmbeddedValkey, ServerEvent
+from cache.redis_link import open_client
 from services.errors import StartError
 from services.settings import State
 
 SHARED_POLICY = "volatile-lfu"
 """Of a server that holds cached answers and events: the least used keys with a lifetime go first; streams have none."""
+_RUNNING_WITHIN_S = 5.0
 
 
 @asynccontextmanager
@@ -33,3 +38,22 @@ async def state_server(settings: State, observe: Callable[[ServerEvent], None] |
         yield embedded.url
     finally:
         await embedded.__aexit__(None, None, None)
+
+
+async def any_state_server(settings: State, stack: AsyncExitStack) -> str:
+    """The URL of the state server; of the embedded one that a service runs now, else of one that `stack` stops again.
+
+    Raises StartError as `state_server`.
+    """
+    if settings.url:
+        return settings.url
+    running = EmbeddedValkey(settings.folder).url
+    client = open_client(running, max_connections=1)
+    try:
+        async with asyncio.timeout(_RUNNING_WITHIN_S):
+            await client.ping()
+    except (RedisError, OSError):
+        return await stack.enter_async_context(state_server(settings))
+    finally:
+        await client.aclose()
+    return running

@@ -26,7 +26,7 @@ def test_the_numbers_are_those_of_the_wire(ours: type[IntEnum], wire: Any, prefi
 
 
 def provenance(*reasons: Reason) -> Provenance:
-    return Provenance(Rung.RANKED, reasons, "", "", CacheOutcome.MISS, 0.0, (), "", 0)
+    return Provenance(Rung.RANKED, reasons, "", "", CacheOutcome.MISS, 0.0, (), "", 0, 0)
 
 
 def test_a_page_is_degraded_by_any_reason_that_degrades() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,12 @@ def test_every_section_refuses_unknown_keys_and_is_frozen() -> None:
         assert issubclass(section, BaseModel)
         assert section.model_config["frozen"]
         assert section.model_config["extra"] == "forbid"
+
+
+@pytest.mark.parametrize("moment", ["2026-03-01 12:00:00", "2026-03-01T13:00:00+01:00"])
+def test_a_clock_that_stands_still_is_given_in_utc_where_no_zone_is_said(tmp_path: Path, moment: str) -> None:
+    (tmp_path / "feedline.toml").write_text(f'[serve]\nas_of = "{moment}"\n[retrieval]\nmode = "personal"\n')
+    settings = load_settings(tmp_path / "feedline.toml")
+    assert settings.serve.now() == settings.serve.now() == 1_772_366_400
+    assert settings.retrieval.mode == "personal"
+    assert Settings().serve.now is time.time

@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float32]
 ANN, NEIGHBOURS, HISTORY = 1, 2, 4
 SOURCES = {ANN: "ann", NEIGHBOURS: "neighbours", HISTORY: "history"}
 """The bits of `Blend.sources` and their names in provenance."""
+POPULARITY = 8
+"""A fourth bit: of popular items that stand in where vector search is left out, with the weight of `ann`."""
 
 
 class BlendSpec(BaseModel):
@@ -36,7 +38,7 @@ class BlendSpec(BaseModel):
 
     def weight(self, source: int) -> float:
         """The weight of a source by its bit."""
-        return float(getattr(self, SOURCES[source]))
+        return self.ann if source == POPULARITY else float(getattr(self, SOURCES[source]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +84,4 @@ def blend(parts: Sequence[Blend], *, without: Rows | None = None) -> Blend:
 
 def source_names(bits: int) -> tuple[str, ...]:
     """The names of the sources in a candidate's bits."""
-    return tuple(name for bit, name in SOURCES.items() if bits & bit)
+    return tuple(name for bit, name in {**SOURCES, POPULARITY: "popularity"}.items() if bits & bit)

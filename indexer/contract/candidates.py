@@ -17,7 +17,8 @@ from indexer.contract.blend import SOURCES, Blend
 from indexer.contract.features import TYPE_WEIGHT, Context
 from indexer.contract.history import FEATURES as HISTORY_FEATURES
 from indexer.contract.history import History, RepurchaseSpec, history_features, repurchase_scores
-from indexer.contract.items import Rows
+from indexer.contract.items import ItemTable, Rows
+from indexer.contract.manifest import SourcesSpec, TensorSpec
 from indexer.contract.neighbours import NeighbourSpec
 from indexer.contract.towers import tower_context
 
@@ -58,6 +59,8 @@ repeat_rate        share of the history's purchases that were not the first of t
 """
 
 INPUTS = ("features", "candidate_vectors", "context_vectors", "context_types", "context_mask")
+CANDIDATE_MASK = "candidate_mask"
+"""A sixth input, of rankers that look at all candidates of a question before they score one: which are not padding."""
 OUTPUT = "scores"
 """Of the ranker's ONNX model: see `ranker_tensors`; scores float32 [batch, candidates], higher is better."""
 RECENT = 20
@@ -81,6 +84,19 @@ class Shelf:
     popularity: Floats
     near: NeighbourSpec
     repurchase: RepurchaseSpec
+
+    @classmethod
+    def of(
+        cls,
+        items: ItemTable,
+        vectors: npt.NDArray[np.float16],
+        neighbours: Rows,
+        similarities: npt.NDArray[np.float16],
+        sources: SourcesSpec,
+    ) -> Shelf:
+        """The shelf of a snapshot."""
+        known = items.price, items.category, items.popularity
+        return cls(vectors, neighbours, similarities, *known, sources.neighbours, sources.repurchase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +123,14 @@ def blended_features(shelf: Shelf, shopper: Shopper, candidates: Blend) -> Float
     return np.concatenate(parts, axis=1)
 
 
+def require_known(inputs: Sequence[TensorSpec]) -> None:
+    """Raises ValueError naming an input that a ranker declares and `ranker_tensors` does not make."""
+    for spec in inputs:
+        if spec.name not in (*INPUTS, CANDIDATE_MASK) or (spec.name == "features" and spec.columns != FEATURES):
+            declared = f"ranker input {spec.name!r} with columns {list(spec.columns)}"
+            raise ValueError(f"{declared} is not known to this version")
+
+
 def attended(shopper: Shopper, places: int) -> Context:
     """The events that the ranker attends to: the context, then the history as events of type towers.BEFORE."""
     return tower_context(shopper.context, shopper.history.rows, places)
@@ -115,12 +139,13 @@ def attended(shopper: Shopper, places: int) -> Context:
 def ranker_tensors(
     shelf: Shelf, shoppers: Sequence[Shopper], candidates: Sequence[Blend], places: int
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """The ranker's inputs for a batch, by the names of INPUTS.
+    """The inputs of rankers for a batch, by the names of INPUTS and CANDIDATE_MASK; each takes what it declares.
 
     features float32 [batch, candidates, F], candidate_vectors float32 [batch, candidates, d], context_vectors float32
     [batch, context, d], context_types int64 and context_mask bool [batch, context] (True: an event stands here), newest
-    first. Questions are padded with zeros to the most candidates and the longest context, at most `places` events, at
-    least one; scores of padded candidates are to be ignored.
+    first, candidate_mask bool [batch, candidates] (True: a candidate stands here). Questions are padded with zeros to
+    the most candidates and the longest context, at most `places` events, at least one; scores of padded candidates are
+    to be ignored.
     """
     events = [attended(shopper, places) for shopper in shoppers]
     longest = max(1, *map(len, events)) if events else 1
@@ -131,6 +156,7 @@ def ranker_tensors(
         "context_vectors": np.zeros((len(shoppers), longest, shelf.vectors.shape[1]), np.float32),
         "context_types": np.zeros((len(shoppers), longest), np.int64),
         "context_mask": np.zeros((len(shoppers), longest), np.bool_),
+        CANDIDATE_MASK: np.zeros((len(shoppers), most), np.bool_),
     }
     for at, (shopper, found, context) in enumerate(zip(shoppers, candidates, events, strict=True)):
         out["features"][at, : len(found)] = blended_features(shelf, shopper, found)
@@ -138,6 +164,7 @@ def ranker_tensors(
         out["context_vectors"][at, : len(context)] = shelf.vectors[context.rows]
         out["context_types"][at, : len(context)] = context.types
         out["context_mask"][at, : len(context)] = True
+        out[CANDIDATE_MASK][at, : len(found)] = True
     return out
 
 

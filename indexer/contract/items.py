@@ -27,9 +27,11 @@ SCHEMA = pa.schema(
         pa.field("available", pa.bool_(), nullable=False),
         pa.field("regions", pa.list_(pa.string())),
         pa.field("popularity", pa.float32(), nullable=False),
+        pa.field("variant", pa.int32(), nullable=False),
     ]
 )
-"""`regions` null or empty: everywhere. `price` null: unknown. `popularity`: time-decayed, scaled to 0..1."""
+"""`regions` null or empty: everywhere. `price` null: unknown. `popularity`: time-decayed, scaled to 0..1.
+`variant`: number of the item's text; items with equal text are variants of one product."""
 
 _SEPARATOR = "\x1f"
 _NOWHERE = -1
@@ -54,6 +56,18 @@ class IdIndex:
             at += 1
         return None
 
+    def rows(self, item_ids: Sequence[str]) -> list[int | None]:
+        """The same for many at once, in order; a third of the time."""
+        if not item_ids or not len(self._hashes):
+            return [None] * len(item_ids)
+        wanted = np.array([hash_id(item_id) for item_id in item_ids], np.uint64)
+        at = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
+        hits, first = (self._hashes[at] == wanted).tolist(), self._rows[at].tolist()
+        return [
+            (row if self._ids[row].as_py() == item_id else self.row(item_id)) if hit else None
+            for item_id, hit, row in zip(item_ids, hits, first, strict=True)
+        ]
+
 
 def hash_id(item_id: str) -> int:
     """64-bit blake2b of the id's UTF-8 bytes."""
@@ -70,8 +84,8 @@ def build_id_index(ids: Iterable[str], count: int) -> npt.NDArray[np.uint64]:
 class ItemTable:
     """The items of a snapshot, column by column. n items; all arrays are read-only.
 
-    `category` int32 [n], index into `categories` (-1: none); `price` float32 [n], NaN when unknown;
-    `available` bool [n]; `popularity` float32 [n] in 0..1.
+    `category` and `brand` int32 [n], index into `categories` and `brands` (-1: none); `variant` int32 [n], equal for
+    items of equal text; `price` float32 [n], NaN when unknown; `available` bool [n]; `popularity` float32 [n] in 0..1.
     """
 
     def __init__(self, table: pa.Table, id_index: npt.NDArray[np.uint64]) -> None:
@@ -82,7 +96,9 @@ class ItemTable:
         self.price = _numpy(table["price"], np.float32, np.nan)
         self.available: Mask = _numpy(table["available"], np.bool_, False)
         self.popularity = _numpy(table["popularity"], np.float32, 0.0)
+        self.variant: Rows = _numpy(table["variant"], np.int32, _NOWHERE)
         self.category, self.categories = _codes(table["category"])
+        self.brand, self.brands = _codes(table["brand"])
         self._category_of = {name: code for code, name in enumerate(self.categories)}
         self._region_set, sets = _codes(_joined(table["regions"]))
         self._region_sets = [frozenset(text.split(_SEPARATOR)) for text in sets]
@@ -95,6 +111,9 @@ class ItemTable:
         index = np.load(id_index, mmap_mode="r", allow_pickle=False)
         if index.dtype != np.uint64 or index.shape != (2, table.num_rows):
             raise ValueError(f"{id_index.name}: {index.dtype} {index.shape}, expected uint64 {(2, table.num_rows)}")
+        for field in SCHEMA:
+            if not field.nullable and (nulls := table[field.name].null_count):
+                raise ValueError(f"{items.name}: {field.name}: {nulls} nulls, expected a value in every row")
         names = pc.list_flatten(table["regions"])
         if names.null_count or pc.any(pc.or_(pc.equal(names, ""), pc.match_substring(names, _SEPARATOR))).as_py():
             raise ValueError(f"{items.name}: regions: a null, an empty name or a control character in a list")
@@ -106,7 +125,11 @@ class ItemTable:
 
     def rows(self, item_ids: Iterable[str]) -> list[int]:
         """Rows of the ids that the snapshot holds, in order; unknown ids are left out."""
-        return [row for row in map(self._index.row, item_ids) if row is not None]
+        return [row for row in self.each_row(list(item_ids)) if row is not None]
+
+    def each_row(self, item_ids: Sequence[str]) -> list[int | None]:
+        """The row of each id, None where the snapshot does not hold it."""
+        return self._index.rows(item_ids)
 
     def item_id(self, row: int) -> str:
         """The id at a row, as given in the catalogue."""

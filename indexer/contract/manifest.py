@@ -6,15 +6,26 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT: Literal[1] = 1
+from indexer.contract.blend import BlendSpec
+from indexer.contract.cascade import CascadeSpec
+from indexer.contract.history import RepurchaseSpec
+from indexer.contract.neighbours import NeighbourSpec
+
+FORMAT: Literal[2] = 2
 MANIFEST = "manifest.json"
 ITEMS = "items.parquet"
 ID_INDEX = "id_index.npy"
 VECTORS = "vectors.npy"
 INDEX = "index.faiss"
+SESSION_TOWER = "session_tower.onnx"
+NEIGHBOURS = "neighbours.npy"
+SIMILARITIES = "similarities.npy"
 RANKER = "ranker.onnx"
+STRONG_RANKER = "strong_ranker.onnx"
+TEACHER_SCORES = "teacher_scores.parquet"
 POPULAR = "popular.parquet"
 REPORT = "report.json"
+REPORT_PAGE = "report.html"
 ID_PATTERN = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
 REQUIRED = (ITEMS, ID_INDEX, POPULAR)
 """Without these not even the popularity list can be served."""
@@ -32,11 +43,23 @@ class FileEntry(_Frozen):
 
 
 class QuerySpec(_Frozen):
-    """How a context becomes the query vector: see `features.query_vector`."""
+    """How a context becomes the query vector: by the session tower, or by `features.query_vector` where sessions are
+    too few to train one. `decay` is of the latter."""
 
-    kind: Literal["recency_weighted_mean"] = "recency_weighted_mean"
-    max_events: int = Field(default=20, ge=1, le=100)
+    kind: Literal["recency_weighted_mean", "session_tower"] = "recency_weighted_mean"
+    max_events: int = Field(default=20, ge=1, le=100, description="of the session that a question knows")
     decay: float = Field(default=0.8, gt=0, le=1)
+    places: int = Field(default=50, ge=1, le=1000, description="events that the session tower can attend to")
+
+
+class SourcesSpec(_Frozen):
+    """How the sources are asked and blended, in either mode of retrieval (see `towers.Mode`)."""
+
+    neighbours: NeighbourSpec = NeighbourSpec()
+    repurchase: RepurchaseSpec = RepurchaseSpec()
+    shared: BlendSpec = BlendSpec()
+    personal: BlendSpec = BlendSpec()
+    history: int = Field(default=256, ge=0, le=10_000, description="latest items of a user's history that take part")
 
 
 class IndexSpec(_Frozen):
@@ -44,6 +67,7 @@ class IndexSpec(_Frozen):
 
     kind: str
     nprobe: int = Field(default=0, ge=0, description="0: the index has no such parameter")
+    width: int = Field(default=0, ge=0, description="numbers of its vectors, see inner_product; 0: those of the items")
     recall_at_500: float = Field(ge=0, le=1)
 
 
@@ -62,12 +86,13 @@ class RankerSpec(_Frozen):
     id: str
     kind: str
     depth: int = Field(default=50, ge=1, le=500, description="candidates that are reranked")
+    places: int = Field(default=50, ge=1, le=1000, description="events that the ranker can attend to")
     inputs: tuple[TensorSpec, ...]
     output: str
 
 
 class GoldenQuery(_Frozen):
-    """A context and the best rows and scores that the builder's own retrieval gave for it."""
+    """A context, as if all its items had been viewed, and the best rows and scores of the builder's own search."""
 
     rows: tuple[int, ...]
     top_rows: tuple[int, ...]
@@ -77,17 +102,22 @@ class GoldenQuery(_Frozen):
 class Manifest(_Frozen):
     """The contract of one snapshot. A reader refuses a `format` that it does not know."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     id: str = Field(pattern=ID_PATTERN)
     parent: str | None
     created_at: str
     until: str | None = Field(description="events after this time took no part; null: all events")
+    last_event: str | None = Field(default=None, description="time of the last event that took part")
+    learned_from: str = Field(default="", description="digest of what the models were learned from; empty: unknown")
     items: int = Field(ge=1)
     dimension: int = Field(ge=1)
     encoder: str = Field(description="fingerprint of the content encoder")
     query: QuerySpec
+    sources: SourcesSpec = SourcesSpec()
     index: IndexSpec
     ranker: RankerSpec
+    strong_ranker: RankerSpec | None = Field(default=None, description="of the cascade; null: there is none")
+    cascade: CascadeSpec | None = Field(default=None, description="when the strong ranker is asked")
     golden: tuple[GoldenQuery, ...]
     evaluation: dict[str, Any]
     files: dict[str, FileEntry]

@@ -79,6 +79,11 @@ class SnapshotWriter:
     ) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @property
+    def folder(self) -> Path:
+        """Where the files are written."""
+        return self._folder
+
     def path(self, name: str) -> Path:
         """Where to write the file `name`."""
         return self._folder / name

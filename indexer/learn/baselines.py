@@ -12,13 +12,11 @@ import numpy.typing as npt
 
 from indexer.contract.history import History
 from indexer.contract.items import Rows
-from indexer.contract.neighbours import neighbour_candidates, top
+from indexer.contract.neighbours import NOBODY, top
 from indexer.learn.interactions import Interactions
 from indexer.learn.questions import Question
 
 Floats = npt.NDArray[np.float32]
-
-_ALL = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +120,10 @@ def _add_knn(
 ) -> None:
     rows = _latest(question, history, settings.last)
     weights = (settings.decay ** np.arange(len(rows))).astype(np.float32)
-    near, similar = neighbour_candidates(neighbours.ids, neighbours.similarities, rows, weights, _ALL)
-    scores[near] += similar
+    ids = neighbours.ids[rows]
+    similar = neighbours.similarities[rows].astype(np.float32) * weights[:, None]
+    met = ids != NOBODY
+    scores += np.bincount(ids[met], similar[met], len(scores)).astype(np.float32)
     scores[rows] += settings.repeats * weights
 
 

@@ -45,9 +45,10 @@ class Bootstrap:
         return self.mean(ours - theirs)
 
     def lift(self, ours: PerQuestion, theirs: PerQuestion) -> Interval:
-        """Of mean(ours) / mean(theirs) - 1, paired by draw."""
-        point = float(ours.mean() / theirs.mean() - 1)
-        return _interval(point, self._draw(ours) / self._draw(theirs) - 1)
+        """Of mean(ours) / mean(theirs) - 1, paired by draw; not finite where theirs, or a draw of it, is 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            point = float(np.divide(ours.mean(), theirs.mean()) - 1)
+            return _interval(point, self._draw(ours) / self._draw(theirs) - 1)
 
     def _draw(self, values: PerQuestion) -> PerQuestion:
         sums = np.bincount(self._owner, weights=values, minlength=len(self._size))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from indexer.contract.candidates import INPUTS
+from indexer.contract.candidates import CANDIDATE_MASK, INPUTS
 from indexer.learn.lists import Lists, Scores
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -114,12 +114,20 @@ def score(module: nn.Module, lists: Lists) -> Scores:
 
 
 def tensors(lists: Lists) -> tuple[Tensor, ...]:
-    """The ranker's inputs, in the order of INPUTS, then bool [Q, C]: which candidates are there."""
+    """The same as `ranker_inputs`, as tensors, in its order."""
+    return tuple(map(torch.from_numpy, ranker_inputs(lists).values()))
+
+
+def ranker_inputs(lists: Lists) -> dict[str, npt.NDArray[np.generic]]:
+    """What `candidates.ranker_tensors` gives of the questions: INPUTS, then CANDIDATE_MASK."""
     longest = max(1, int(lists.context_mask.sum(axis=1).max(initial=1)))
-    arrays: list[npt.NDArray[np.generic]] = [getattr(lists, name) for name in INPUTS]
-    cut = [each if at < 2 else each[:, :longest] for at, each in enumerate(arrays)]
-    wide = [each.astype(np.float32) if each.dtype == np.float16 else np.ascontiguousarray(each) for each in cut]
-    return (*map(torch.from_numpy, wide), torch.from_numpy(lists.present))
+    arrays: dict[str, npt.NDArray[np.generic]] = {name: getattr(lists, name) for name in INPUTS}
+    cut = {name: each[:, :longest] if name.startswith("context") else each for name, each in arrays.items()}
+    wide = {
+        name: each.astype(np.float32) if each.dtype == np.float16 else np.ascontiguousarray(each)
+        for name, each in cut.items()
+    }
+    return {**wide, CANDIDATE_MASK: np.ascontiguousarray(lists.present)}
 
 
 def soft_targets(scores: Scores, lists: Lists) -> Scores:

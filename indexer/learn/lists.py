@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.contract.blend import Blend, BlendSpec
-from indexer.contract.candidates import FEATURES, INPUTS, Floats, Shelf, Shopper, ranker_tensors
+from indexer.contract.candidates import FEATURES, INPUTS, Floats, Shelf, Shopper, attended, ranker_tensors
 from indexer.contract.items import Mask, Rows
 from indexer.learn.evaluate import PerQuestion, ndcg
 from indexer.learn.retrieval import Asked, Found
@@ -26,7 +26,7 @@ _BATCH = 256
 class Lists:
     """features float32 [Q, C, F]; rows int32 [Q, C], present and positive bool [Q, C]; targets int64 [Q], how many
     there are, found or not; users int32 [Q]; candidate_vectors float16 [Q, C, d]; context_vectors float16 [Q, N, d],
-    context_types int64 and context_mask bool [Q, N], newest first.
+    context_types int64 and context_mask bool [Q, N], context_rows int32 [Q, N] (-1: none), newest first.
     """
 
     features: Floats
@@ -39,6 +39,7 @@ class Lists:
     context_vectors: npt.NDArray[np.float16]
     context_types: npt.NDArray[np.int64]
     context_mask: Mask
+    context_rows: Rows
 
     def __len__(self) -> int:
         return len(self.features)
@@ -78,6 +79,7 @@ def make_lists(
         np.zeros((count, places, dimension), np.float16),
         np.zeros((count, places), np.int64),
         np.zeros((count, places), np.bool_),
+        np.full((count, places), -1, np.int32),
     )
     for first in range(0, count, _BATCH):
         part = range(first, min(first + _BATCH, count))
@@ -86,7 +88,9 @@ def make_lists(
         inputs = ranker_tensors(shelf, shoppers, blends, places)
         for name in INPUTS:
             getattr(out, name)[first : part.stop, : inputs[name].shape[1]] = inputs[name]
-        for at, one in zip(part, blends, strict=True):
+        for at, one, shopper in zip(part, blends, shoppers, strict=True):
+            events = attended(shopper, places).rows
+            out.context_rows[at, : len(events)] = events
             out.rows[at, : len(one)] = one.rows
             out.present[at, : len(one)] = True
             out.positive[at, : len(one)] = np.isin(one.rows, asked[at].question.targets)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import onnx
+import onnxruntime
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
@@ -28,22 +29,31 @@ def onnx_bytes(
             example,
             input_names=list(inputs),
             output_names=list(outputs),
-            dynamic_shapes={name: dict(shape) for name, shape in dynamic.items()},
+            dynamic_shapes=tuple(dict(dynamic.get(name, {})) for name in inputs),
             dynamo=True,
             verbose=False,
         )
     if program is None:  # only of the exporter that is not asked
         raise TypeError("torch.onnx.export gave no program")
-    return _bare(program.model_proto)
+    return bare(program.model_proto)
 
 
-def _bare(model: onnx.ModelProto) -> bytes:
-    """The model without what the exporter noted beside it: file names and stack traces of this machine."""
+def bare(model: onnx.ModelProto) -> bytes:
+    """The model without what its makers noted beside it: file names and stack traces of this machine."""
     graph = model.graph
     for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     return model.SerializeToString(deterministic=True)
+
+
+def cpu_session(model: bytes, threads: int) -> onnxruntime.InferenceSession:
+    """An ONNX Runtime session on the CPU, with so many threads, that does not spin."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager

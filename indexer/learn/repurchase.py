@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,18 +13,22 @@ from indexer.contract.items import Mask
 
 _PENALTY = 1e-4
 _STEPS = 200
+_ITEMS = 2_000_000
+"""Items of histories that are learned from, at most: 17 numbers each, some 300 bytes at the peak."""
 
 
 def fit_repurchase(features: Sequence[Floats], bought: Sequence[Mask]) -> RepurchaseSpec:
     """From the history features float32 [H, 6] of each session and whether each item was bought in it, bool [H].
 
     Minimises the mean logistic loss with L-BFGS and a small L2 penalty on the weights of the standardised inputs, which
-    are folded back. The default of RepurchaseSpec where nothing, or everything, was bought again.
+    are folded back. Where there are very many items, every k-th session is learned from. The default of RepurchaseSpec
+    where nothing, or everything, was bought again.
     """
     if not features:
         return RepurchaseSpec()
-    inputs = expand(np.concatenate(features)).astype(np.float64)
-    labels = np.concatenate(bought)
+    every = max(1, math.ceil(sum(map(len, features)) / _ITEMS))
+    inputs = expand(np.concatenate(features[::every])).astype(np.float64)
+    labels = np.concatenate(bought[::every])
     if not labels.any() or labels.all():
         return RepurchaseSpec()
     mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-6)

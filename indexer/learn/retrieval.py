@@ -13,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from indexer.contract.blend import ANN, HISTORY, NEIGHBOURS, Blend, BlendSpec, blend, ranked_list
-from indexer.contract.history import History, RepurchaseSpec, history_features, repurchase_candidates
+from indexer.contract.blend import Blend, BlendSpec
+from indexer.contract.candidates import Shelf
+from indexer.contract.features import Context, query_vector
+from indexer.contract.history import History, RepurchaseSpec, history_features
 from indexer.contract.items import Mask, Rows
-from indexer.contract.neighbours import NeighbourSpec, context_neighbours
+from indexer.contract.manifest import QuerySpec
+from indexer.contract.sources import CANDIDATES, Shared, history_lists, join, neighbours_of, share
 from indexer.contract.towers import INPUTS, Mode, tower_context, tower_inputs
 from indexer.learn.evaluate import hits, recall
 from indexer.learn.histories import Histories
@@ -44,32 +47,37 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The lists of one question, best first, without what its context holds, and its session vector float32 [d]."""
+    """The lists of one question, int32, best first, and its session vector float32 [d], through float16.
 
+    ann, neighbours     what all who ask with its context share
+    history, near       what the user's history adds: see `sources.history_lists`
+    """
+
+    context: Rows
     ann: Rows
     neighbours: Rows
     history: Rows
+    near: Rows
     vector: Floats
 
+    def shared(self, spec: BlendSpec) -> Shared:
+        """What all share."""
+        return share(self.ann, self.neighbours, self.context, self.vector, spec)
+
     def blend(self, spec: BlendSpec) -> Blend:
-        """All three as one."""
-        sources = ((ANN, self.ann), (NEIGHBOURS, self.neighbours), (HISTORY, self.history))
-        return blend([ranked_list(source, rows, spec) for source, rows in sources])
+        """All as one."""
+        return join(self.shared(spec).candidates, self.history, self.near, spec)
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """What a snapshot holds of retrieval. `kept`: items of a user's history that the service keeps."""
+    """What a snapshot holds of retrieval. `vectors_of` gives the session vectors float32 [B, d] of contexts."""
 
-    vectors: npt.NDArray[np.float16]
-    tower: SessionTower
+    shelf: Shelf
+    vectors_of: Callable[[Sequence[Context]], Floats]
     search: Search
-    neighbours: npt.NDArray[np.int32]
-    similarities: npt.NDArray[np.float16]
-    near: NeighbourSpec
-    repurchase: RepurchaseSpec
     mode: Mode
-    depth: int = 500
+    places: int = 50
 
 
 def ask(questions: Sequence[Question], log: Interactions, kept: int) -> list[Asked]:
@@ -85,23 +93,36 @@ def find(asked: Sequence[Asked], retrieval: Retrieval) -> list[Found]:
         part = asked[first : first + _BATCH]
         queries = session_vectors(part, retrieval)
         longest = max(len(each.question.context) for each in part)
-        nearest = retrieval.search(queries, retrieval.depth + longest)
+        nearest = retrieval.search(queries, CANDIDATES + longest)
         found += [_found(*each, retrieval) for each in zip(part, nearest, queries, strict=True)]
     return found
 
 
 def session_vectors(asked: Sequence[Asked], retrieval: Retrieval) -> Floats:
-    """float32 [Q, d]."""
-    places = len(retrieval.tower.position)
+    """float32 [Q, d]; in mode "personal" the history takes part."""
     personal = retrieval.mode == "personal"
-    contexts = [
-        tower_context(each.question.context, each.history.rows if personal else each.history.rows[:0], places)
-        for each in asked
-    ]
-    inputs = tower_inputs(retrieval.vectors, contexts)
-    with torch.inference_mode():
-        vectors = retrieval.tower(*(torch.from_numpy(inputs[name]) for name in INPUTS))
-    return np.asarray(vectors.numpy(), np.float32)
+    return retrieval.vectors_of(
+        [
+            tower_context(each.question.context, each.history.rows[: None if personal else 0], retrieval.places)
+            for each in asked
+        ]
+    )
+
+
+def by_tower(tower: SessionTower, vectors: npt.NDArray[np.float16]) -> Callable[[Sequence[Context]], Floats]:
+    """Session vectors by the session tower over item vectors float16 [n, d]."""
+
+    def vectors_of(contexts: Sequence[Context]) -> Floats:
+        inputs = tower_inputs(vectors, list(contexts))
+        with torch.inference_mode():
+            return np.asarray(tower(*(torch.from_numpy(inputs[name]) for name in INPUTS)).numpy(), np.float32)
+
+    return vectors_of
+
+
+def by_mean(vectors: npt.NDArray[np.float16], spec: QuerySpec) -> Callable[[Sequence[Context]], Floats]:
+    """Session vectors without a tower: the mean of the context's item vectors float16 [n, d]."""
+    return lambda contexts: np.stack([query_vector(vectors, context, spec) for context in contexts])
 
 
 def exact_search(vectors: npt.NDArray[np.float16]) -> Search:
@@ -154,11 +175,10 @@ def padded(lists: Sequence[Rows], length: int) -> Rows:
 
 
 def _found(asked: Asked, nearest: Rows, query: Floats, retrieval: Retrieval) -> Found:
-    question, history = asked.question, asked.history
+    question, shelf = asked.question, retrieval.shelf
     known = question.context.rows
-    ann = nearest[(nearest >= 0) & ~np.isin(nearest, known)][: retrieval.depth]
-    context = known if len(known) else history.rows
-    near, _ = context_neighbours(retrieval.neighbours, retrieval.similarities, context, retrieval.near)
-    limit = retrieval.depth + len(known)
-    again, _ = repurchase_candidates(history, question.day, retrieval.repurchase, limit)
-    return Found(ann, near[~np.isin(near, known)], again[~np.isin(again, known)], query)
+    ann = nearest[(nearest >= 0) & ~np.isin(nearest, known)][:CANDIDATES]
+    ann = ann if query.any() else ann[:0]
+    near = neighbours_of(shelf, known, None)
+    vector = query.astype(np.float16).astype(np.float32)
+    return Found(known, ann, near, *history_lists(shelf, known, asked.history, question.day, None), vector)

@@ -6,16 +6,16 @@ a ranker stays right when the towers are trained anew and their space is turned.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from indexer.contract.towers import TYPES
 
 HEADS = 4
-ATTENTION = 2 * HEADS
-"""Columns that `TargetAttention` gives."""
 _CLIP = 6.0
+_SHORTEST = 1e-6
 
 
 class Standard(nn.Module):
@@ -33,6 +33,19 @@ class Standard(nn.Module):
         return ((features - self.mean) / self.scale).clamp(-_CLIP, _CLIP)
 
 
+class ListRanker(nn.Module):
+    """A network that scores the candidates of questions: the inputs of `list_training.ranker_inputs`, in their order ->
+    scores float32 [B, C]. At most `places` events; `listwise`: whether it looks at the last one, candidate_mask.
+    """
+
+    listwise: ClassVar[bool]
+
+    def __init__(self, mean: Tensor, scale: Tensor, places: int) -> None:
+        super().__init__()
+        self.places = places
+        self.standard = Standard(mean, scale)
+
+
 class TargetAttention(nn.Module):
     """For each candidate and head: the likeness that it finds among the events, and what those events were.
 
@@ -40,13 +53,14 @@ class TargetAttention(nn.Module):
     first -> [B, C, 2 H]. An event weighs by its cosine with the candidate, its place and its type. Without events: 0.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, heads: int = HEADS) -> None:
         super().__init__()
-        self.sharpness = nn.Parameter(torch.linspace(0.0, 12.0, HEADS).view(HEADS, 1, 1))
-        self.recency = nn.Parameter(torch.linspace(0.0, -1.0, places).repeat(HEADS, 1))
-        self.age = nn.Parameter(torch.linspace(0.5, -0.5, places).repeat(HEADS, 1))
-        self.kind = nn.Parameter(torch.zeros(TYPES, HEADS))
-        self.meaning = nn.Parameter(torch.randn(TYPES, HEADS) * 0.1)
+        self.columns = 2 * heads
+        self.sharpness = nn.Parameter(torch.linspace(0.0, 12.0, heads).view(heads, 1, 1))
+        self.recency = nn.Parameter(torch.linspace(0.0, -1.0, places).repeat(heads, 1))
+        self.age = nn.Parameter(torch.linspace(0.5, -0.5, places).repeat(heads, 1))
+        self.kind = nn.Parameter(torch.zeros(TYPES, heads))
+        self.meaning = nn.Parameter(torch.randn(TYPES, heads) * 0.1)
 
     def forward(
         self, candidate_vectors: Tensor, context_vectors: Tensor, context_types: Tensor, context_mask: Tensor
@@ -64,4 +78,6 @@ class TargetAttention(nn.Module):
 
 def cosines(left: Tensor, right: Tensor) -> Tensor:
     """[B, C, d] and [B, N, d] -> [B, C, N]; 0 where a vector is 0."""
-    return normalize(left, dim=-1) @ normalize(right, dim=-1).transpose(1, 2)
+    ours, theirs = (each.norm(dim=-1, keepdim=True).clamp_min(_SHORTEST) for each in (left, right))
+    likeness = left @ right.transpose(1, 2)  # divided after it, since there are fewer of these than of the vectors
+    return torch.as_tensor(likeness / ours / theirs.transpose(1, 2))

@@ -39,7 +39,8 @@ class SessionTower(nn.Module):
     """Attention pooling over a context: what each of 4 heads looks for depends on the newest item and on the mean.
 
     No place is projected on its own: the keys' projection is folded into the query, the values' follows the pooling, so
-    that a context costs its length times the heads.
+    that a context costs its length times the heads. An input is item vector + position + kind; it is never made: sums
+    and products of its three parts are.
 
     item_vectors float32 [B, N, d], types int64 [B, N], mask bool [B, N] (True: an event stands here), position = index,
     newest first -> float32 [B, d]. A context without events gives the vector of an empty context.
@@ -62,12 +63,15 @@ class SessionTower(nn.Module):
     def forward(self, item_vectors: Tensor, types: Tensor, mask: Tensor) -> Tensor:
         """As the class says."""
         batch, places, _ = item_vectors.shape
-        present = mask.to(item_vectors.dtype).unsqueeze(-1)
-        inputs = (item_vectors + self.position[:places] + self.kind[types]) * present
-        mean = inputs.sum(dim=1) / present.sum(dim=1).clamp(min=1)
-        query = self.query(torch.cat([inputs[:, 0], mean], dim=1)).view(batch, _HEADS, DIMENSION)
-        logits = inputs @ query.transpose(1, 2) / DIMENSION**0.5 + self.recency[:places] + self.kind_weight[types]
-        weights = torch.softmax(logits.masked_fill(~mask.unsqueeze(-1), -1e9), dim=1) * present
+        present = mask.to(item_vectors.dtype)
+        kinds = nn.functional.one_hot(types, TYPES).to(item_vectors.dtype)
+        first = nn.functional.pad(present[:, :1], (0, places - 1))
+        asked = torch.stack([first, present / present.sum(dim=1, keepdim=True).clamp(min=1)], dim=1)
+        newest_and_mean = asked @ item_vectors + asked @ self.position[:places] + (asked @ kinds) @ self.kind
+        query = self.query(newest_and_mean.flatten(1)).view(batch, _HEADS, DIMENSION).transpose(1, 2)
+        wanted = item_vectors @ query + self.position[:places] @ query + kinds @ (self.kind @ query)
+        logits = wanted / DIMENSION**0.5 + self.recency[:places] + kinds @ self.kind_weight
+        weights = torch.softmax(logits.masked_fill(~mask.unsqueeze(-1), -1e9), dim=1) * present.unsqueeze(-1)
         heads = weights.transpose(1, 2) @ item_vectors
         plain, pooled = heads.mean(dim=1), heads.reshape(batch, _HEADS * DIMENSION)
         return self.scale * plain + torch.as_tensor(self.out(torch.cat([pooled, plain], dim=1)))

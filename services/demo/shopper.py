@@ -25,6 +25,7 @@ _CLICKS = 3
 _IN_FLIGHT = 24
 _HITS = (feed_pb2.CACHE_OUTCOME_LOCAL, feed_pb2.CACHE_OUTCOME_SHARED)
 _BACK_WITHIN_S = 10.0
+_OUTAGES = frozenset({"session_unavailable", "history_unavailable", "cache_unavailable"})
 _ATTEMPTS = 20
 
 
@@ -196,7 +197,7 @@ async def _back(client: FeedClient, ann: Shopper) -> float | None:
     begun = time.monotonic()
     while (waited := time.monotonic() - begun) < _BACK_WITHIN_S:
         page = await client.get_feed(ann.asks())
-        if page.provenance.context_events == _CLICKS and not page.provenance.reasons:
+        if page.provenance.context_events == _CLICKS and not _OUTAGES.intersection(page.provenance.reasons):
             return round(waited, 2)
         await asyncio.sleep(0.1)
     return None

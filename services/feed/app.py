@@ -34,6 +34,7 @@ from services.feed.rerank import score
 from services.feed.servers import ConsoleServer, GrpcServer
 from services.feed.servicer import FeedServicer
 from services.feed.sessions import SessionStore
+from services.feed.slate_rules import Rules
 from services.feed.state_keys import StateKeys
 from services.metrics import Metrics
 from services.settings import Serve, Settings, check_binds
@@ -75,9 +76,13 @@ async def _serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
-    """The whole service, ready when entered and drained when left."""
+async def open_app(settings: Settings, *, now: Callable[[], float] | None = None) -> AsyncIterator[FeedApp]:
+    """The whole service, ready when entered and drained when left.
+
+    `now`: Unix time in seconds, by which events happen and histories age; None: as the settings say.
+    """
     check_binds(settings)
+    now = now or settings.serve.now
     metrics = Metrics()
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(state_server(settings.state, _embedded_observer(metrics)))
@@ -85,7 +90,12 @@ async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
         cache = _cache(stack, settings, url, metrics)
         keys = StateKeys(f"{settings.state.prefix}:")
         sessions = SessionStore(
-            state, keys, max_events=settings.state.session_events, lifetime_s=settings.state.session_s
+            state,
+            keys,
+            max_events=settings.state.session_events,
+            lifetime_s=settings.state.session_s,
+            history_items=settings.state.history_items,
+            history_lifetime_s=settings.state.history_s,
         )
         stream = EventStream(
             state,
@@ -101,10 +111,15 @@ async def open_app(settings: Settings) -> AsyncIterator[FeedApp]:
         batcher = _batcher(stack, settings, metrics)
         policy = _policy(settings)
         rankings = Rankings(
-            cache=cache, gate=gate, batcher=batcher, scoring_s=policy.budget_s - policy.reserve_s, clock=time.monotonic
+            cache=cache,
+            gate=gate,
+            batcher=batcher,
+            scoring_s=policy.budget_s - policy.reserve_s,
+            mode=settings.retrieval.mode,
+            clock=time.monotonic,
         )
-        line = FeedLine(policy, live, sessions, rankings)
-        servicer = FeedServicer(line, stream, metrics, page_size=settings.serve.page_size)
+        line = FeedLine(policy, live, sessions, rankings, now=now)
+        servicer = FeedServicer(line, stream, metrics, page_size=settings.serve.page_size, now=now)
 
         grpc_server = await stack.enter_async_context(GrpcServer.open(settings.serve, servicer))
         console_port = 0
@@ -139,6 +154,8 @@ def _policy(settings: Settings) -> PagePolicy:
         reserve_s=budget.fallback_ms / 1e3,
         token_key=settings.serve.page_token_key.encode()[:64],
         max_depth=settings.serve.max_page_depth,
+        rules=Rules(**settings.slate.model_dump(exclude={"hide_bought"})),
+        hide_bought=settings.slate.hide_bought,
     )
 
 

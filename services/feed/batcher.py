@@ -1,4 +1,4 @@
-"""The one bounded queue: concurrent questions meet here and are scored in batches by one compute thread."""
+"""The one bounded queue: concurrent work meets here and is done in batches by one compute thread."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fallback.ladder import Reason
 from services.deadline import Clock
 from services.errors import NotScored
 from services.feed.admission import Outcome, Permit
-from services.feed.question import Question
 from services.feed.rerank import Scored
+from services.feed.work import Work
 
 log = structlog.get_logger()
-Score = Callable[[Sequence[Question]], Sequence[Scored]]
+Score = Callable[[Sequence[Work]], Sequence[Scored]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    question: Question
+class _Entry:
+    work: Work
     expires_at: float
     entered_at: float
     future: asyncio.Future[tuple[Scored, float]]
@@ -32,8 +32,8 @@ class _Work:
 class Batcher:
     """Takes a batch whenever the compute thread is free; every future ends.
 
-    `score` runs on the compute thread, on at most `max_batch` questions. When it fails for a batch, the batch is
-    rerun question by question. `observe_batch(size)` and `observe_drop(why)` are called for the metrics.
+    `score` runs on the compute thread, on at most `max_batch` pieces of work, of whatever kinds. When it fails for a
+    batch, the batch is rerun one by one. `observe_batch(size)` and `observe_drop(why)` are called for the metrics.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Batcher:
         self._clock = clock
         self._observe_batch = observe_batch
         self._observe_drop = observe_drop
-        self._queue: deque[_Work] = deque()
+        self._queue: deque[_Entry] = deque()
         self._wake = threading.Condition()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,14 +65,14 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def submit(self, permit: Permit, question: Question, expires_at: float) -> tuple[Scored, float]:
-        """The scored question and the seconds that it waited in the queue. Ends the permit.
+    async def submit(self, permit: Permit, work: Work, expires_at: float) -> tuple[Scored, float]:
+        """What the work came to and the seconds that it waited in the queue. Ends the permit.
 
         Raises NotScored when the queue is full, when `expires_at` (on the clock) passes first, or when scoring fails.
         """
         outcome = Outcome.DROPPED
         try:
-            result = await self._wait(question, expires_at)
+            result = await self._wait(work, expires_at)
             outcome = Outcome.SUCCESS
             return result
         except asyncio.CancelledError:
@@ -81,31 +81,31 @@ class Batcher:
         finally:
             permit.end(outcome)
 
-    async def _wait(self, question: Question, expires_at: float) -> tuple[Scored, float]:
+    async def _wait(self, work: Work, expires_at: float) -> tuple[Scored, float]:
         loop = asyncio.get_running_loop()
         now = self._clock()
-        work = _Work(question, expires_at, now, loop.create_future())
+        entry = _Entry(work, expires_at, now, loop.create_future())
         with self._wake:
             if self._closed or len(self._queue) >= self._max_queue:
                 raise NotScored(Reason.QUEUE_FULL)
-            self._queue.append(work)
+            self._queue.append(entry)
             self._wake.notify()
         try:
             async with asyncio.timeout(max(0.0, expires_at - now)):
-                return await work.future
+                return await entry.future
         except TimeoutError:
-            self._leave(work, "expired")
+            self._leave(entry, "expired")
             raise NotScored(Reason.NO_TIME, "in the queue") from None
         except asyncio.CancelledError:
-            self._leave(work, "cancelled")
+            self._leave(entry, "cancelled")
             raise
 
-    def _leave(self, work: _Work, why: str) -> None:
+    def _leave(self, entry: _Entry, why: str) -> None:
         """Gives the place in the queue back at once: what nobody waits for keeps nobody out."""
         with self._wake:
-            if work not in self._queue:
+            if entry not in self._queue:
                 return
-            self._queue.remove(work)
+            self._queue.remove(entry)
         self._observe_drop(why)
 
     def close(self) -> None:
@@ -115,9 +115,9 @@ class Batcher:
             left = list(self._queue)
             self._queue.clear()
             self._wake.notify()
-        for work in left:
-            if not work.future.done():
-                work.future.set_exception(NotScored(Reason.QUEUE_FULL, "closing"))
+        for entry in left:
+            if not entry.future.done():
+                entry.future.set_exception(NotScored(Reason.QUEUE_FULL, "closing"))
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
@@ -125,14 +125,14 @@ class Batcher:
         while batch := self._take():
             now = self._clock()
             results = self._answer(batch)
-            waits = [now - work.entered_at for work in batch]
+            waits = [now - entry.entered_at for entry in batch]
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(_settle, batch, results, waits)
             except RuntimeError:  # the event loop is closed: nobody waits any more
                 return
 
-    def _take(self) -> list[_Work]:
+    def _take(self) -> list[_Entry]:
         """The next batch; empty when closed."""
         while True:
             with self._wake:
@@ -144,33 +144,33 @@ class Batcher:
                 if self._closed:
                     return []
                 taken = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
-            wanted = [work for work in taken if self._wanted(work)]
+            wanted = [entry for entry in taken if self._wanted(entry)]
             if wanted:
                 return wanted
 
-    def _wanted(self, work: _Work) -> bool:
+    def _wanted(self, entry: _Entry) -> bool:
         """Whether somebody still waits for it: asked before work costs anything."""
-        if work.future.done():
+        if entry.future.done():
             self._observe_drop("cancelled")
-        elif work.expires_at <= self._clock():
+        elif entry.expires_at <= self._clock():
             self._observe_drop("expired")
         else:
             return True
         return False
 
-    def _answer(self, batch: list[_Work]) -> list[Scored | NotScored]:
+    def _answer(self, batch: list[_Entry]) -> list[Scored | NotScored]:
         self._observe_batch(len(batch))
         try:
-            scored = list(self._score([work.question for work in batch]))
+            scored = list(self._score([entry.work for entry in batch]))
             if len(scored) != len(batch):
-                raise ValueError(f"{len(scored)} answers to {len(batch)} questions")
+                raise ValueError(f"{len(scored)} answers to {len(batch)} pieces of work")
             return list(scored)
         except BaseException as error:  # noqa: BLE001 - whatever it was, no future may be left open
             if len(batch) == 1:
                 return [_as_not_scored(error)]
         out: list[Scored | NotScored] = []
-        for work in batch:
-            out += self._answer([work]) if self._wanted(work) else [NotScored(Reason.NO_TIME, "in a failed batch")]
+        for entry in batch:
+            out += self._answer([entry]) if self._wanted(entry) else [NotScored(Reason.NO_TIME, "in a failed batch")]
         return out
 
 
@@ -181,11 +181,11 @@ def _as_not_scored(error: BaseException) -> NotScored:
     return NotScored(Reason.SCORING_FAILED, repr(error))
 
 
-def _settle(batch: list[_Work], results: list[Scored | NotScored], waits: list[float]) -> None:
-    for work, result, waited in zip(batch, results, waits, strict=True):
-        if work.future.done():
+def _settle(batch: list[_Entry], results: list[Scored | NotScored], waits: list[float]) -> None:
+    for entry, result, waited in zip(batch, results, waits, strict=True):
+        if entry.future.done():
             continue
         if isinstance(result, NotScored):
-            work.future.set_exception(result)
+            entry.future.set_exception(result)
         else:
-            work.future.set_result((result, waited))
+            entry.future.set_result((result, waited))

@@ -1,22 +1,27 @@
-"""Stores what shoppers did: once, in the session and in the durable stream, or not at all."""
+"""Stores what shoppers did: once, in the session, in the durable stream and in the user's history, or not at all."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from hashlib import sha1
 from typing import cast
 
+import structlog
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 
 from cache.redis_link import RedisLink
 from cache.tier import TierUnavailable
+from indexer.contract.purchases import session_tag
 from services.domain import EventType, RecordedEvents, ShopEvent
 from services.errors import StateUnavailable
+from services.feed import history
+from services.feed.script import Script
 from services.feed.sessions import SessionStore, pack_event
 from services.feed.state_keys import SHARDS, StateKeys
+
+log = structlog.get_logger()
 
 STREAM_FORMAT = 1
 STREAM_FIELD = b"e"
@@ -26,7 +31,7 @@ STREAM_FIELD = b"e"
 # ("" keeps it out of the session). Returns how many were new; -1: the stream is full; -2: a key is of another type.
 # Redis does not undo what a failed script wrote, so everything that can fail is looked at before the first write
 # (memory, too: Redis refuses the first write of a script when memory is short, and none after it).
-_SCRIPT = """
+_STORE = Script("""
 local function is(key, kind)
   local found = redis.call('TYPE', key)['ok']
   return found == 'none' or found == kind
@@ -54,8 +59,10 @@ if pushed then
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
 return #new
-"""
-_SCRIPT_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+""")
+
+
+_REFUSALS = {-1: "event_stream_full", -2: "wrong_key_type"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,11 @@ class Recorded:
 
 
 class EventStream:
-    """Writes events to their session and to one of 16 streams, from which `feedline events export` takes them.
+    """Writes events to their session and to one of 16 streams, from which `feedline events export` takes them, and
+    purchases to the history of their user.
+
+    Session and stream are written first, by one script, then the history by another: its keys may be on another node.
+    Each knows what it has counted, so that after any failure the same call brings the rest to its place, once.
 
     Durability is that of the server: with `appendonly yes` and `appendfsync everysec` a killed server loses nothing
     that was acknowledged and a lost machine at most the last second; without append-only everything since the last
@@ -93,33 +104,55 @@ class EventStream:
         self._link = link
         self._keys = keys
         self._timeout_s = timeout_s
-        lifetimes_ms = round(1000 * event_lifetime_s), round(1000 * sessions.lifetime_s)
-        self._limits = (max_stream_length // SHARDS, lifetimes_ms[0], sessions.max_events, lifetimes_ms[1])
+        marks_ms, session_ms = round(1000 * event_lifetime_s), round(1000 * sessions.lifetime_s)
+        self._limits = (max_stream_length // SHARDS, marks_ms, sessions.max_events, session_ms)
+        self._history_limits = (marks_ms, sessions.history_items, round(1000 * sessions.history_lifetime_s))
 
     async def record(self, batch: RecordedEvents) -> Recorded:
-        """Store the events that were not stored before: all of them or none, in one call of one script.
+        """Store the events that were not stored before: in one call of one script, all of them or none.
 
-        Impressions go to the stream only. Raises `StateUnavailable`, and then the events may be sent again: after a
-        time-out they may have been stored all the same, and their event_id tells.
+        Impressions go to the stream only. Purchases of a known user are then counted in the history by one call of
+        another. Raises `StateUnavailable`, and then the events may be sent again: they, or all but the history, may
+        have been stored all the same, and their event_id tells.
         """
         events: dict[str, ShopEvent] = {}
         for event in batch.events:
             events.setdefault(event.event_id, event)
-        tenant, session_id = batch.tenant, batch.session_id
-        keys: list[str | bytes] = [self._keys.stream_of(tenant, session_id), self._keys.session(tenant, session_id)]
-        arguments = [str(limit) for limit in self._limits]
-        for event in events.values():
-            keys.append(self._keys.event(tenant, session_id, event.event_id))
-            arguments += (pack_entry(batch, event), "" if event.type is EventType.IMPRESSION else pack_event(event))
         try:
-            stored = await self._link.call(lambda client: _run(client, keys, arguments), timeout_s=self._timeout_s)
+            stored = await self._link.call(
+                lambda client: self._store(client, batch, tuple(events.values())), timeout_s=self._timeout_s
+            )
         except TierUnavailable as error:
             raise StateUnavailable(str(error.reason)) from error
-        if stored == -1:
-            raise StateUnavailable("event_stream_full")
-        if stored == -2:
-            raise StateUnavailable("wrong_key_type")
+        if stored in _REFUSALS:
+            raise StateUnavailable(_REFUSALS[stored])
         return Recorded(stored, len(batch.events) - stored)
+
+    async def _store(self, client: Redis, batch: RecordedEvents, events: tuple[ShopEvent, ...]) -> int:
+        tenant, session_id = batch.tenant, batch.session_id
+        keys: list[str | bytes] = [self._keys.stream_of(tenant, session_id), self._keys.session(tenant, session_id)]
+        arguments: list[str | int] = [*self._limits]
+        for event in events:
+            keys.append(self._keys.event(tenant, session_id, event.event_id))
+            arguments += (pack_entry(batch, event), "" if event.type is EventType.IMPRESSION else pack_event(event))
+        stored = cast("int", await _STORE(client, keys, arguments))
+        bought = [event for event in events if event.type is EventType.PURCHASE]
+        if stored in _REFUSALS or not bought or not batch.user_id or not self._history_limits[1]:
+            return stored
+        counted = await self._count(client, batch, bought)
+        return counted if counted in _REFUSALS else stored
+
+    async def _count(self, client: Redis, batch: RecordedEvents, bought: list[ShopEvent]) -> int:
+        tenant, session_id, user_id = batch.tenant, batch.session_id, batch.user_id
+        keys = [self._keys.history(tenant, user_id)]
+        arguments: list[str | bytes | int] = [*self._history_limits, session_tag(session_id)]
+        for event in bought:
+            keys.append(self._keys.bought(tenant, user_id, session_id, event.event_id))
+            arguments += (event.item_id.encode("utf-8", "surrogatepass"), history.clamped(event.occurred_at_ms))
+        counted, lost = cast("list[int]", await history.RECORD(client, keys, arguments))
+        if lost:
+            log.warning("history replaced", why="what stood there was no history of this version", key=keys[0])
+        return counted
 
 
 def pack_entry(batch: RecordedEvents, event: ShopEvent) -> str:
@@ -148,11 +181,3 @@ async def check_state_server(client: Redis) -> list[str]:
             "set noeviction, or volatile-lfu where the cache shares the server"
         )
     return warnings
-
-
-async def _run(client: Redis, keys: list[str | bytes], arguments: list[str]) -> int:
-    try:
-        answer = await cast("Awaitable[object]", client.evalsha(_SCRIPT_SHA, len(keys), *keys, *arguments))
-    except NoScriptError:  # The server is new, or its scripts were flushed. EVAL loads the script, too.
-        answer = await cast("Awaitable[object]", client.eval(_SCRIPT, len(keys), *keys, *arguments))
-    return cast("int", answer)

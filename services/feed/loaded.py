@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from cachetools import LRUCache
 
 from fallback.ladder import Reason
 from fallback.popular import Popular
+from indexer.contract.candidates import Shelf
 from indexer.contract.features import Floats
 from indexer.contract.items import ItemTable, Mask, Rows
 from indexer.contract.manifest import Manifest
 from services.feed.ranker import Ranker
 from services.feed.retrieval import Retriever
+from services.feed.session_vectors import Encode
 
 NO_REGION = "\x00"
 """Stands for every region that the snapshot does not know; no request can spell it."""
@@ -28,13 +31,23 @@ Listed = tuple[Rows, Floats]
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A snapshot that is being served. Without `retriever` or `ranker` it stands on a lower rung."""
+    """A snapshot that is being served. What it lacks lowers the rung, or the quality of what stands on it.
+
+    shelf      vectors and neighbours; without it nothing but popularity is left. Its lists are of no neighbours where
+               `near` is False: the files could not be trusted.
+    encode     without it there are no session vectors, and hence no vector retrieval
+    retriever  without it there is no vector retrieval: neighbours, history and popularity are reranked
+    ranker     without it the order is that of the blend
+    """
 
     manifest: Manifest
     items: ItemTable
     popular: Popular
+    shelf: Shelf | None
+    encode: Encode | None
     retriever: Retriever | None
     ranker: Ranker | None
+    near: bool = True
     previous: bool = False
     _masks: LRUCache[tuple[str, str], Mask] = field(default_factory=lambda: LRUCache(_FILTERS))
     _masks_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -53,8 +66,18 @@ class Loaded:
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """What every page of this snapshot has to say of it."""
-        lacks = [Reason.NO_INDEX] if self.retriever is None else [Reason.NO_RANKER] if self.ranker is None else []
-        return (*([Reason.PREVIOUS_SNAPSHOT] if self.previous else []), *lacks)
+        said = {
+            Reason.PREVIOUS_SNAPSHOT: self.previous,
+            Reason.NO_INDEX: not self.searches,
+            Reason.NO_NEIGHBOURS: self.shelf is not None and not self.near,
+            Reason.NO_RANKER: self.shelf is not None and self.ranker is None,
+        }
+        return tuple(reason for reason, so in said.items() if so)
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is vector retrieval."""
+        return self.shelf is not None and self.encode is not None and self.retriever is not None
 
     def knows_region(self, region: str) -> bool:
         """Whether an item or a popularity list belongs to the region."""
@@ -74,6 +97,13 @@ class Loaded:
                 mask.setflags(write=False)
                 self._masks[category, region] = mask
         return mask
+
+    def popular_rows(self, category: str, region: str, count: int) -> Rows:
+        """The `count` most popular items that may be shown here, int32, of the lists in the order of the ladder."""
+        allowed = self.eligible(category, region)
+        lists = (rows[allowed[rows]] for _, rows, _ in self.popular.ladder(region, category))
+        distinct = dict.fromkeys(row for rows in lists for row in rows.tolist())
+        return np.array(list(islice(distinct, count)), np.int32)
 
     def tail(self, category: str, region: str) -> Listed:
         """The most popular of all items that may be shown here, at most 2,500: what follows when the lists have ended.

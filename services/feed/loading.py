@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
+from fallback.ladder import Reason
 from fallback.popular import Popular
 from indexer.contract import manifest as files
+from indexer.contract.candidates import Shelf
 from indexer.contract.features import Context
-from indexer.contract.items import ItemTable
+from indexer.contract.history import History
+from indexer.contract.items import ItemTable, Rows
 from indexer.contract.manifest import Manifest
+from indexer.contract.neighbours import NOBODY
 from indexer.contract.snapshot import Snapshot, SnapshotError
+from indexer.contract.sources import CANDIDATES, NOTHING
+from indexer.contract.towers import tower_context
 from services.errors import NotScored
 from services.feed.loaded import Loaded
 from services.feed.question import Question
 from services.feed.ranker import Ranker
-from services.feed.rerank import score
+from services.feed.rerank import Scored, score, shortfalls
 from services.feed.retrieval import Retriever
+from services.feed.session_vectors import Encode, by_mean, by_tower
+from services.feed.work import Person, Work
 
 log = structlog.get_logger()
 _GOLDEN_TOLERANCE = 1e-3
 _VIEW = 2
 _WARM_BATCHES = (1, 8)
 _Part = TypeVar("_Part")
+_Vectors = npt.NDArray[np.float16]
+_Near = tuple[Rows, npt.NDArray[np.float16]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +52,47 @@ class Loader:
     def load(self, snapshot: Snapshot, *, whole: bool, previous: bool = False) -> Loaded:
         """The snapshot, ready to be served.
 
-        `whole`: everything must load and answer as when it was built. Otherwise an index or a ranker that is damaged,
-        or that does not load on this machine, is left out, and the snapshot stands on a lower rung.
+        `whole`: everything must load and answer as when it was built. Otherwise what is damaged, or does not load on
+        this machine, is left out: index, session tower, neighbours, ranker, or the vectors and with them all of these;
+        the snapshot stands on a lower rung.
 
         Raises SnapshotError when that cannot be.
         """
         with _refusing(snapshot):
             if whole:
                 snapshot.require_whole()
+            spec = snapshot.manifest
             items = ItemTable.load(snapshot.path(files.ITEMS), snapshot.path(files.ID_INDEX))
-            if items.count != snapshot.manifest.items:
-                raise ValueError(f"{files.ITEMS}: {items.count} items, the manifest says {snapshot.manifest.items}")
+            if items.count != spec.items:
+                raise ValueError(f"{files.ITEMS}: {items.count} items, the manifest says {spec.items}")
             popular = Popular.load(snapshot.path(files.POPULAR), items.count)
-            retriever = _part(snapshot, self._retriever, whole=whole)
+            vectors = _part(snapshot, _vectors, whole=whole)
+            if vectors is None:
+                return Loaded(spec, items, popular, None, None, None, None, previous=previous)
+            near = _part(snapshot, _neighbours, whole=whole)
+            shelf = Shelf.of(items, vectors, *(near or _no_neighbours(items.count)), spec.sources)
+            encode = _part(snapshot, partial(self._encode, vectors=vectors), whole=whole)
+            retriever = _part(snapshot, partial(self._retriever, vectors=vectors, encode=encode), whole=whole)
             ranker = _part(snapshot, self._ranker, whole=whole)
-            return _warmed(Loaded(snapshot.manifest, items, popular, retriever, ranker, previous), whole=whole)
+            loaded = Loaded(spec, items, popular, shelf, encode, retriever, ranker, near is not None, previous)
+            return _warmed(loaded, whole=whole)
 
-    def _retriever(self, snapshot: Snapshot) -> Retriever:
-        spec = snapshot.manifest
+    def _encode(self, snapshot: Snapshot, *, vectors: _Vectors) -> Encode:
+        spec = snapshot.manifest.query
+        if spec.kind == "session_tower":
+            return by_tower(snapshot.path(files.SESSION_TOWER), vectors, self.threads)
+        return by_mean(vectors, spec)
+
+    def _retriever(self, snapshot: Snapshot, *, vectors: _Vectors, encode: Encode | None) -> Retriever:
         retriever = Retriever.load(
             snapshot.path(files.INDEX),
-            snapshot.path(files.VECTORS),
-            shape=(spec.items, spec.dimension),
-            index_spec=spec.index,
-            query=spec.query,
+            vectors,
+            index_spec=snapshot.manifest.index,
             exact_below=self.exact_below,
             threads=self.threads,
         )
-        _check_golden(retriever, spec)
+        if encode is not None:
+            _check_golden(encode, retriever, snapshot.manifest)
         return retriever
 
     def _ranker(self, snapshot: Snapshot) -> Ranker:
@@ -96,29 +121,80 @@ def _part(snapshot: Snapshot, load: Callable[[Snapshot], _Part], *, whole: bool)
         return None
 
 
-def _check_golden(retriever: Retriever, spec: Manifest) -> None:
+def _vectors(snapshot: Snapshot) -> _Vectors:
+    """vectors.npy, memory-mapped: float16 [n, d]."""
+    spec = snapshot.manifest
+    return _mapped(snapshot, files.VECTORS, np.float16, (spec.items, spec.dimension))
+
+
+def _neighbours(snapshot: Snapshot) -> _Near:
+    """neighbours.npy int32 [n, K] and similarities.npy float16 [n, K], memory-mapped."""
+    count = snapshot.manifest.items
+    near = _mapped(snapshot, files.NEIGHBOURS, np.int32, (count, None))
+    similar = _mapped(snapshot, files.SIMILARITIES, np.float16, near.shape)
+    if near.size and not NOBODY <= near.min() <= near.max() < count:
+        raise ValueError(f"{files.NEIGHBOURS}: a row outside {NOBODY} to {count - 1}")
+    if similar.size and not (np.isfinite(similar.min()) and np.isfinite(similar.max())):
+        raise ValueError(f"{files.SIMILARITIES}: a number is not finite")
+    return near, similar
+
+
+def _no_neighbours(count: int) -> _Near:
+    return np.empty((count, 0), np.int32), np.empty((count, 0), np.float16)
+
+
+def _mapped(snapshot: Snapshot, name: str, dtype: type[np.generic], shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
+    """An array that is read where it is needed. Raises ValueError on another dtype or shape (None: any length)."""
+    array: npt.NDArray[Any] = np.asarray(np.load(snapshot.path(name), mmap_mode="r", allow_pickle=False))
+    fits = array.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, array.shape, strict=True))
+    if array.dtype != dtype or not fits:
+        expected = "x".join("K" if length is None else str(length) for length in shape)
+        raise ValueError(f"{name}: {array.dtype} {array.shape}, expected {np.dtype(dtype)} {expected}")
+    return array
+
+
+def _check_golden(encode: Encode, retriever: Retriever, spec: Manifest) -> None:
     """Asks the builder's golden queries. Raises ValueError when one is answered with other scores."""
     everything = np.ones(spec.items, np.bool_)
     for at, golden in enumerate(spec.golden):
         context = Context(np.array(golden.rows, np.int32), np.full(len(golden.rows), _VIEW, np.uint8))
-        ((_, scores),) = retriever.retrieve([context], everything)
         want = np.array(golden.top_scores, np.float32)
+        queries = encode([tower_context(context, NOTHING, spec.query.places)])
+        ((_, scores),) = retriever.search(queries, everything, CANDIDATES)
         if len(scores) < len(want) or not np.allclose(scores[: len(want)], want, atol=_GOLDEN_TOLERANCE):
             raise ValueError(f"golden query {at} is answered otherwise than when it was built")
 
 
 def _warmed(loaded: Loaded, *, whole: bool) -> Loaded:
-    """Scores small and full batches once, so that the first shopper does not pay for first uses."""
-    if loaded.retriever is None:
-        return loaded
-    spread = np.linspace(0, loaded.items.count - 1, num=max(_WARM_BATCHES), dtype=np.int32)
-    view = np.array([_VIEW], np.uint8)
-    questions = [Question(loaded, "", "", "", "", Context(spread[at : at + 1], view)) for at in range(len(spread))]
+    """Scores small and full batches once, so that the first shopper does not pay for first uses.
+
+    Raises ValueError when `whole` and something fails; otherwise what fails is left out.
+    """
     try:
-        for size in _WARM_BATCHES:
-            score(questions[:size])
+        lacks = {reason for scored in _first_scores(loaded) for reason in shortfalls(scored.answer, loaded)}
     except NotScored:
         if whole:
             raise
-        return replace(loaded, retriever=None)
+        return replace(loaded, shelf=None)
+    if whole and lacks:
+        raise ValueError(f"warm-up: {', '.join(sorted(lacks))}")
+    if Reason.RETRIEVAL_FAILED in lacks:
+        loaded = replace(loaded, retriever=None)
+    if Reason.RERANK_FAILED in lacks:
+        loaded = replace(loaded, ranker=None)
     return loaded
+
+
+def _first_scores(loaded: Loaded) -> list[Scored]:
+    """Shared answers to contexts of one view, then personal steps upon them."""
+    count = max(_WARM_BATCHES)
+    spread = np.linspace(0, loaded.items.count - 1, num=count, dtype=np.int32)
+    view, once, long_ago = np.array([_VIEW], np.uint8), np.ones(1, np.int32), np.zeros(1)
+    questions = [Question(loaded, "", "", "", "", Context(spread[at : at + 1], view)) for at in range(count)]
+    people = [Person(History(spread[at : at + 1], once, long_ago, long_ago, 1), 1.0) for at in reversed(range(count))]
+    scored: list[Scored] = []
+    for size in _WARM_BATCHES:
+        shared = score([Work(question) for question in questions[:size]])
+        scored += shared
+        scored += score([Work(questions[at], people[at], each.answer) for at, each in enumerate(shared)])
+    return scored

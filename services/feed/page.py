@@ -5,14 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from fallback.ladder import Reason, Rung
+from indexer.contract.blend import source_names
 from services.deadline import Clock, Deadline
-from services.domain import CacheOutcome, FeedItem, FeedPage, FeedRequest, Provenance, ShopEvent
+from services.domain import (
+    CacheOutcome,
+    EventType,
+    FeedItem,
+    FeedPage,
+    FeedRequest,
+    Known,
+    Provenance,
+    ShopEvent,
+    Source,
+)
 from services.errors import StateUnavailable
 from services.feed import page_token
 from services.feed.live import Live
@@ -22,9 +33,12 @@ from services.feed.question import Question, ask
 from services.feed.ranking import Ranking, Rankings
 from services.feed.sessions import SessionStore
 from services.feed.slate import Slate, build_slate
+from services.feed.slate_rules import Diversity, Rules
 from services.feed.trace import Trace
+from services.feed.work import Person, history_of
 
 log = structlog.get_logger()
+_DAY_S = 86_400
 _WITH_RANKER = frozenset({Rung.RANKED, Rung.BLENDED, Rung.STALE})
 
 
@@ -38,18 +52,29 @@ class PagePolicy:
     reserve_s: float
     token_key: bytes
     max_depth: int
+    rules: Rules
+    hide_bought: bool
 
 
 class FeedLine:
     """Answers feed requests from the live snapshot."""
 
     def __init__(
-        self, policy: PagePolicy, live: Live, sessions: SessionStore, rankings: Rankings, clock: Clock = time.monotonic
+        self,
+        policy: PagePolicy,
+        live: Live,
+        sessions: SessionStore,
+        rankings: Rankings,
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Clock = time.monotonic,
     ) -> None:
+        """`now`: Unix time in seconds, by which histories are so and so many days old."""
         self._policy = policy
         self._live = live
         self._sessions = sessions
         self._rankings = rankings
+        self._now = now
         self._clock = clock
 
     async def page(self, request: FeedRequest, caller_s: float | None) -> FeedPage:
@@ -76,33 +101,53 @@ class FeedLine:
     ) -> FeedPage:
         trace.note(*loaded.reasons)
         with trace.stage("session"):
-            events = await self._events(request, deadline, trace)
+            known = await self._known(request, deadline, trace)
         with trace.stage("key"):
+            events = _all_events(request, known)
             question = ask(loaded, request, events, trace)
-        ranking = await self._rankings.rank(question, request.priority, deadline, trace)
-        return self._finish(request, question, ranking, token, trace)
+            person = self._person(request, loaded, known, trace)
+        ranking = await self._rankings.rank(question, person, request.priority, deadline, trace)
+        bought = _bought(loaded, person, events) if self._policy.hide_bought else ()
+        return self._finish(request, question, ranking, token, trace, bought)
 
     def _deadline(self, caller_s: float | None) -> Deadline:
         policy = self._policy
         return Deadline.of(caller_s=caller_s, budget_s=policy.budget_s, reserve_s=policy.reserve_s, clock=self._clock)
 
-    async def _events(self, request: FeedRequest, deadline: Deadline, trace: Trace) -> list[ShopEvent]:
-        """Recorded and given events, oldest first; the given ones alone when the session cannot be read in time."""
-        recorded: Sequence[ShopEvent] = ()
-        if request.session_id:
-            try:
-                async with asyncio.timeout(min(self._policy.features_s, deadline.left())):
-                    recorded = await self._sessions.read(request.tenant, request.session_id)
-            except (StateUnavailable, TimeoutError):
-                trace.note(Reason.SESSION_UNAVAILABLE)
-        known = {event.event_id for event in recorded}
-        given = [event for event in request.recent_events if not event.event_id or event.event_id not in known]
-        return sorted([*recorded, *given], key=lambda event: event.occurred_at_ms)
+    async def _known(self, request: FeedRequest, deadline: Deadline, trace: Trace) -> Known:
+        """What is recorded of the session and of the user; nothing when it cannot be read in time."""
+        if not request.session_id and not request.user_id:
+            return Known()
+        try:
+            async with asyncio.timeout(min(self._policy.features_s, deadline.left())):
+                known = await self._sessions.read(request.tenant, request.session_id, request.user_id)
+        except StateUnavailable as error:
+            known = Known(history_fault=error.reason, session_fault=error.reason)
+        except TimeoutError:
+            known = Known(history_fault="timeout", session_fault="timeout")
+        if request.session_id and known.session_fault:
+            trace.note(Reason.SESSION_UNAVAILABLE)
+        if request.user_id and known.history_fault:
+            trace.note(Reason.HISTORY_UNAVAILABLE)
+        return known
+
+    def _person(self, request: FeedRequest, loaded: Loaded, known: Known, trace: Trace) -> Person:
+        """The history as far as the snapshot knows its items."""
+        history = history_of(loaded, known.history)
+        if request.user_id and not known.history_fault and not len(history):
+            trace.note(Reason.NO_HISTORY)
+        return Person(history, self._now() / _DAY_S)
 
     def _finish(
-        self, request: FeedRequest, question: Question, ranking: Ranking, token: PageToken | None, trace: Trace
+        self,
+        request: FeedRequest,
+        question: Question,
+        ranking: Ranking,
+        token: PageToken | None,
+        trace: Trace,
+        bought: Sequence[int] = (),
     ) -> FeedPage:
-        """The slate, the next token and the provenance."""
+        """The slate, the next token and the provenance. `bought`: rows that are not to be shown again."""
         loaded = question.loaded
         if token is not None and token.snapshot_id != loaded.id:
             trace.note(Reason.PAGE_TOKEN_RESTARTED)
@@ -112,8 +157,10 @@ class FeedLine:
             slate = build_slate(
                 ranking.with_backfill(question),
                 eligible=loaded.eligible(question.category, question.region),
-                hidden=[*shown, *loaded.items.rows(request.exclude_item_ids)],
+                hidden=[*bought, *loaded.items.rows(request.exclude_item_ids)],
                 size=max(0, min(request.page_size, self._policy.max_depth - len(shown))),
+                shown=shown,
+                diversity=_diversity(self._policy.rules, question),
             )
             items = _items(loaded, slate, first_rank=len(shown) + 1)
         rung = slate.rung or (Rung.POPULAR_CATEGORY if question.category else Rung.POPULAR)
@@ -128,6 +175,7 @@ class FeedLine:
             stages=trace.stages(),
             response_id=_response_id(),
             context_events=len(question.context),
+            history_items=ranking.history_items,
         )
         return FeedPage(items, next_page_token, provenance)
 
@@ -138,10 +186,31 @@ class FeedLine:
         return page_token.encode(PageToken(question.key[-8:], question.loaded.id, rung, rows), self._policy.token_key)
 
 
+def _all_events(request: FeedRequest, known: Known) -> list[ShopEvent]:
+    """Recorded and given events, oldest first, each once."""
+    ids = {event.event_id for event in known.events}
+    given = [event for event in request.recent_events if not event.event_id or event.event_id not in ids]
+    return sorted([*known.events, *given], key=lambda event: event.occurred_at_ms)
+
+
+def _bought(loaded: Loaded, person: Person, events: Sequence[ShopEvent]) -> list[int]:
+    """Rows of what the history knows and of what was bought in this session."""
+    ids = [event.item_id for event in events if event.type is EventType.PURCHASE]
+    return [*person.history.rows.tolist(), *loaded.items.rows(ids)]
+
+
+def _diversity(rules: Rules, question: Question) -> Diversity:
+    """The rules over the snapshot's items; a page of one category has no cap of categories."""
+    loaded = question.loaded
+    vectors = loaded.shelf.vectors if loaded.shelf else None
+    return Diversity.of(rules.within_category() if question.category else rules, loaded.items, vectors)
+
+
 def _items(loaded: Loaded, slate: Slate, first_rank: int) -> tuple[FeedItem, ...]:
+    shown = zip(slate.rows.tolist(), slate.scores.tolist(), slate.sources.tolist(), strict=True)
     return tuple(
-        FeedItem(loaded.items.item_id(row), score, rank)
-        for rank, (row, score) in enumerate(zip(slate.rows.tolist(), slate.scores.tolist(), strict=True), first_rank)
+        FeedItem(loaded.items.item_id(row), score, rank, tuple(Source[name.upper()] for name in source_names(bits)))
+        for rank, (row, score, bits) in enumerate(shown, first_rank)
     )
 
 
@@ -158,6 +227,7 @@ def _empty_page(trace: Trace) -> FeedPage:
         stages=trace.stages(),
         response_id=_response_id(),
         context_events=0,
+        history_items=0,
     )
     return FeedPage((), "", provenance)
 

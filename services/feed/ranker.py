@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime as ort
 
-from indexer.contract.features import Floats, ranker_inputs
+from indexer.contract.candidates import require_known
+from indexer.contract.features import Floats
 from indexer.contract.manifest import RankerSpec
+from services.feed.onnx_model import names, open_model
 
 
 class Ranker:
@@ -20,14 +24,11 @@ class Ranker:
 
     @classmethod
     def load(cls, path: Path, spec: RankerSpec, threads: int) -> Ranker:
-        """Loads the model. Raises ValueError when the file's inputs or output are not those of the manifest."""
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        session = ort.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-        inputs = {tensor.name for tensor in session.get_inputs()}
-        outputs = {tensor.name for tensor in session.get_outputs()}
+        """Loads the model. Raises ValueError when the file's inputs or output are not those of the manifest, or when
+        an input is declared that this version does not know how to make."""
+        require_known(spec.inputs)
+        session = open_model(path, threads)
+        inputs, outputs = names(session)
         declared = {tensor.name for tensor in spec.inputs}
         if inputs != declared or spec.output not in outputs:
             raise ValueError(
@@ -36,19 +37,20 @@ class Ranker:
             )
         return cls(session, spec)
 
-    def score(self, features: list[Floats]) -> list[Floats]:
-        """One float32 [C_i] of finite scores for each question's features [C_i, F].
+    def score(self, tensors: Mapping[str, npt.NDArray[np.generic]], sizes: Sequence[int]) -> list[Floats]:
+        """One float32 [C_i] of finite scores for each question, of `sizes` candidates, out of the tensors of
+        `candidates.ranker_tensors`: the model is given those that it declares.
 
         Raises ValueError when the model answers another shape or a score that is not finite.
         """
-        if not any(map(len, features)):
-            return [np.empty(0, np.float32) for _ in features]
-        inputs = ranker_inputs(self.spec.inputs, features)
-        (scores,) = self._session.run([self.spec.output], inputs)
-        expected = (len(features), max(map(len, features)))
+        if not any(sizes):
+            return [np.empty(0, np.float32) for _ in sizes]
+        given = {spec.name: tensors[spec.name] for spec in self.spec.inputs}
+        (scores,) = self._session.run([self.spec.output], given)
+        expected = (len(sizes), max(sizes))
         if not isinstance(scores, np.ndarray) or scores.shape != expected:
             raise ValueError(f"ranker {self.spec.id} answered the shape {np.shape(scores)}, not {expected}")
-        out = [np.asarray(scores[at, : len(block)], np.float32) for at, block in enumerate(features)]
+        out = [np.asarray(scores[at, :size], np.float32) for at, size in enumerate(sizes)]
         if not all(np.isfinite(block).all() for block in out):
             raise ValueError(f"ranker {self.spec.id} answered a score that is not finite")
         return out

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import structlog
 
 from cache.feed_cache import Computed, ComputeFailed, FeedCache, Found
 from fallback.ladder import Reason, Rung
+from indexer.contract.blend import POPULARITY
+from indexer.contract.features import Floats
+from indexer.contract.items import Rows
+from indexer.contract.towers import Mode
 from services.deadline import Clock, Deadline
 from services.domain import CacheOutcome, Priority
 from services.errors import NotScored
@@ -18,53 +23,68 @@ from services.feed.admission import Gate
 from services.feed.answer import Answer, pack, unpack
 from services.feed.batcher import Batcher
 from services.feed.question import Question
+from services.feed.rerank import Scored, shortfalls
 from services.feed.slate import Segment
 from services.feed.trace import Trace
+from services.feed.work import Person, Work
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Segments, best first (none: popularity is all there is), and what the cache had to do with them."""
+    """Segments, best first (none: popularity is all there is), what the cache had to do with them, and how many items
+    of the person's history took part."""
 
     segments: tuple[Segment, ...] = ()
     cache: CacheOutcome = CacheOutcome.UNUSED
     age_s: float = 0.0
+    history_items: int = 0
 
     def with_backfill(self, question: Question) -> Iterator[Segment]:
         """The segments, the popularity lists in the order of the ladder, then whatever else may be shown."""
         loaded, region, category = question.loaded, question.region, question.category
         yield from self.segments
         for rung, rows, scores in loaded.popular.ladder(region, category):
-            yield Segment(rung, rows, scores)
-        yield Segment(Rung.POPULAR_CATEGORY if category else Rung.POPULAR, *loaded.tail(category, region))
+            yield _popular(rung, rows, scores)
+        yield _popular(Rung.POPULAR_CATEGORY if category else Rung.POPULAR, *loaded.tail(category, region))
 
 
 class Rankings:
-    """Ranks questions. One scoring has `scoring_s` seconds, whoever asked first: others may have joined it."""
+    """Ranks questions. One shared scoring has `scoring_s` seconds, whoever asked first: others may have joined it.
 
-    def __init__(self, *, cache: FeedCache, gate: Gate, batcher: Batcher, scoring_s: float, clock: Clock) -> None:
+    `mode` "shared": what all share comes out of the cache, and the history is joined in a small step of its own. Mode
+    "personal": the history enters retrieval, so that nothing is shared and nothing is cached.
+    """
+
+    def __init__(
+        self, *, cache: FeedCache, gate: Gate, batcher: Batcher, scoring_s: float, mode: Mode, clock: Clock
+    ) -> None:
         self._cache = cache
         self._gate = gate
         self._batcher = batcher
         self._scoring_s = scoring_s
+        self._mode = mode
         self._clock = clock
 
-    async def rank(self, question: Question, priority: Priority, deadline: Deadline, trace: Trace) -> Ranking:
+    async def rank(
+        self, question: Question, person: Person, priority: Priority, deadline: Deadline, trace: Trace
+    ) -> Ranking:
         """The ranking; without segments when there is nothing to rank by, no time, no permit, or a failure.
 
         Why is noted in the trace. A ranking that expired is better than none.
         """
-        if not len(question.context):
+        if not len(question.context) and not len(person.history):
             trace.note(Reason.NO_CONTEXT)
             return Ranking()
-        if question.loaded.retriever is None:
+        if question.loaded.shelf is None:
             return Ranking()
+        if self._mode == "personal":
+            return await self._alone(question, person, priority, deadline, trace)
         try:
             with trace.stage("cache"):
                 async with asyncio.timeout(deadline.left()):
-                    compute = partial(self._score, question, priority, trace)
+                    compute = partial(self._compute, question, priority, trace)
                     found = await self._cache.get(question.key, compute, lane=bytes([priority]))
         except TimeoutError:
             trace.note(Reason.NO_TIME)
@@ -76,40 +96,82 @@ class Rankings:
             return _expired(question, failure.stale)
         if found.unavailable is not None:
             trace.note(Reason.CACHE_UNAVAILABLE)
-        return _found(question, found, trace)
+        answer = _unpacked(question, found)
+        own = await self._personal(Work(question, person, answer), priority, deadline, trace)
+        served = answer if own is None else own
+        trace.note(*shortfalls(served, question.loaded))
+        outcome = CacheOutcome[found.outcome.name]
+        return Ranking(_segments(served), outcome, found.age_s, 0 if own is None else len(person.history))
 
-    async def _score(self, question: Question, priority: Priority, trace: Trace) -> Computed:
-        permit = self._gate.try_acquire(priority)
+    async def _compute(self, question: Question, priority: Priority, trace: Trace) -> Computed:
+        """What all share who ask the question."""
+        scored = await self._score(Work(question), priority, self._scoring_s, trace, stage="cache")
+        return Computed(pack(scored.answer), storable=not shortfalls(scored.answer, question.loaded))
+
+    async def _personal(self, work: Work, priority: Priority, deadline: Deadline, trace: Trace) -> Answer | None:
+        """The shared answer joined by the person's history; None, with the reason noted, when that cannot be had."""
+        if not len(work.history):
+            return None
+        assert work.answer is not None
+        try:
+            with trace.stage("personal"):
+                scored = await self._score(work, priority, deadline.left(), trace, stage="personal")
+        except NotScored as failure:
+            trace.note(failure.reason)
+            return None
+        if scored.answer.rung <= work.answer.rung or not len(work.answer.shared.candidates):
+            return scored.answer
+        trace.note(*shortfalls(scored.answer, work.question.loaded))
+        return None
+
+    async def _alone(
+        self, question: Question, person: Person, priority: Priority, deadline: Deadline, trace: Trace
+    ) -> Ranking:
+        """Everything for one person, at once."""
+        try:
+            with trace.stage("personal"):
+                scored = await self._score(Work(question, person), priority, deadline.left(), trace, stage="personal")
+        except NotScored as failure:
+            trace.note(failure.reason)
+            return Ranking()
+        trace.note(*shortfalls(scored.answer, question.loaded))
+        return Ranking(_segments(scored.answer), history_items=len(person.history))
+
+    async def _score(self, work: Work, priority: Priority, lasts_s: float, trace: Trace, *, stage: str) -> Scored:
+        """One piece of work, through gate and queue. Its times are taken out of `stage`. Raises NotScored."""
+        permit = self._gate.try_acquire(priority, work.weight)
         if permit is None:
             raise NotScored(Reason.ADMISSION)
-        scored, waited_s = await self._batcher.submit(permit, question, self._clock() + self._scoring_s)
-        trace.took("queue", waited_s * 1e3, out_of="cache")
-        trace.took("retrieve", scored.retrieve_ms, out_of="cache")
-        trace.took("rerank", scored.rerank_ms, out_of="cache")
-        return Computed(pack(scored.answer), storable=scored.rung is Rung.RANKED)
+        scored, waited_s = await self._batcher.submit(permit, work, self._clock() + lasts_s)
+        trace.took("queue", waited_s * 1e3, out_of=stage)
+        if work.answer is None:
+            trace.took("retrieve", scored.retrieve_ms, out_of=stage)
+            trace.took("rerank", scored.rerank_ms, out_of=stage)
+        return scored
 
 
-def _found(question: Question, found: Found, trace: Trace) -> Ranking:
-    answer = unpack(found.payload, question.loaded.items.count)
-    outcome = CacheOutcome[found.outcome.name]
-    if len(answer.ranked):
-        return Ranking(_segments(answer, Rung.RANKED), outcome, found.age_s)
-    if not len(answer.rows):  # Nothing may be shown here: there was nothing to rerank.
-        return Ranking((), outcome, found.age_s)
-    trace.note(Reason.RERANK_FAILED if question.loaded.ranker else Reason.NO_RANKER)
-    return Ranking((Segment(Rung.RETRIEVED, answer.rows, answer.scores),), outcome, found.age_s)
+def _unpacked(question: Question, found: Found) -> Answer:
+    manifest = question.loaded.manifest
+    return unpack(found.payload, manifest.items, manifest.dimension)
 
 
 def _expired(question: Question, found: Found | None) -> Ranking:
     if found is None:
         return Ranking()
-    answer = unpack(found.payload, question.loaded.items.count)
-    return Ranking(_segments(answer, Rung.STALE), CacheOutcome.STALE, found.age_s)
+    return Ranking(_segments(_unpacked(question, found), Rung.STALE), CacheOutcome.STALE, found.age_s)
 
 
-def _segments(answer: Answer, rung: Rung) -> tuple[Segment, Segment]:
-    rows, scores, reserve_rows, reserve_scores = answer.ordered()
-    return Segment(rung, rows, scores), Segment(rung, reserve_rows, reserve_scores)
+def _segments(answer: Answer, rung: Rung | None = None) -> tuple[Segment, ...]:
+    """The ranking and the reserve, on the answer's own rung where no other is given."""
+    rung = rung or answer.rung
+    found = answer.shared.candidates
+    ranked, reserve = answer.order()
+    parts = ((ranked, answer.rank_scores), (reserve, found.scores[reserve]))
+    return tuple(Segment(rung, found.rows[at], scores, found.sources[at]) for at, scores in parts if len(at))
+
+
+def _popular(rung: Rung, rows: Rows, scores: Floats) -> Segment:
+    return Segment(rung, rows, scores, np.full(len(rows), POPULARITY, np.uint8))
 
 
 def _reason_of(failure: ComputeFailed) -> Reason:

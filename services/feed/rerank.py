@@ -1,106 +1,119 @@
-"""Scoring a batch of questions: retrieve, gather features, rerank. Runs on the compute thread."""
+"""Scoring a batch of work: shared candidates, one person's among them, rerank. Runs on the compute thread."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import structlog
 
 from fallback.ladder import Reason, Rung
-from indexer.contract.features import candidate_features
+from indexer.contract.blend import Blend
+from indexer.contract.candidates import Shopper, ranker_tensors
+from indexer.contract.features import Floats
+from indexer.contract.sources import Shared, first, personal
 from services.errors import NotScored
-from services.feed.answer import Answer
+from services.feed.answer import Answer, through_half
+from services.feed.candidates import apart, find_shared, grouped
 from services.feed.loaded import Loaded
-from services.feed.question import Question
-from services.feed.retrieval import Candidates
-
-log = structlog.get_logger()
+from services.feed.ranker import Ranker
+from services.feed.work import Work
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The answer to a question, the rung that it stands on, and the time that its batch took."""
+    """What a piece of work came to, and the time that its batch took.
+
+    The answer to work for a person is theirs alone: its scores are not rounded.
+    """
 
     answer: Answer
-    rung: Rung
-    reason: Reason | None
     retrieve_ms: float
     rerank_ms: float
 
 
-def score(questions: Sequence[Question]) -> list[Scored]:
-    """One answer per question, in order. Raises NotScored when retrieval fails; a failed rerank degrades instead."""
+def shortfalls(answer: Answer, loaded: Loaded) -> tuple[Reason, ...]:
+    """Why a fresh answer is less than it could be; empty: it is not, and may be kept."""
+    said = {
+        Reason.RETRIEVAL_FAILED if loaded.searches else Reason.NO_INDEX: not answer.searched,
+        Reason.NO_NEIGHBOURS: not loaded.near,
+        Reason.RERANK_FAILED if loaded.ranker else Reason.NO_RANKER: answer.rung is Rung.RETRIEVED,
+    }
+    return tuple(reason for reason, so in said.items() if so)
+
+
+def score(works: Sequence[Work]) -> list[Scored]:
+    """One result per piece of work, in order. What fails lowers the rung of the work that it fails for.
+
+    Raises NotScored for a snapshot of which only popularity is left.
+    """
+    if any(work.question.loaded.shelf is None for work in works):
+        raise NotScored(Reason.NO_INDEX)
     start = time.perf_counter()
-    candidates = _retrieve(questions)
+    shared = _shared(works)
+    candidates = [_candidates(work, each) for work, (each, _) in zip(works, shared, strict=True)]
     middle = time.perf_counter()
-    ranked = _rerank(questions, candidates)
+    scores = _scores(works, [each for each, _ in shared], candidates)
     end = time.perf_counter()
     times = ((middle - start) * 1e3, (end - middle) * 1e3)
-    return [Scored(answer, rung, reason, *times) for answer, rung, reason in ranked]
+    return [
+        Scored(_answer(work, Shared(found, each.vector), given, searched), *times)
+        for work, (each, searched), found, given in zip(works, shared, candidates, scores, strict=True)
+    ]
 
 
-def _retrieve(questions: Sequence[Question]) -> list[Candidates]:
-    """Questions of one snapshot and one filter are searched together."""
-    groups: dict[tuple[int, str, str], list[int]] = defaultdict(list)
-    for at, question in enumerate(questions):
-        groups[id(question.loaded), question.category, question.region].append(at)
-    found: list[Candidates] = [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(questions)
-    for places in groups.values():
-        first = questions[places[0]]
-        retriever = first.loaded.retriever
-        if retriever is None:
-            raise NotScored(Reason.NO_INDEX)
-        try:
-            results = retriever.retrieve(
-                [questions[at].context for at in places], first.loaded.eligible(first.category, first.region)
-            )
-        except (RuntimeError, ValueError, AssertionError) as error:
-            log.error("retrieval failed", snapshot=first.loaded.id, error=str(error))
-            raise NotScored(Reason.RETRIEVAL_FAILED, str(error)) from error
-        for at, result in zip(places, results, strict=True):
-            found[at] = result
-    return found
+def _shared(works: Sequence[Work]) -> list[tuple[Shared, bool]]:
+    """What is shared is found for all that do not bring it along, together."""
+    new = iter(find_shared([work for work in works if work.answer is None]))
+    return [next(new) if work.answer is None else (work.answer.shared, work.answer.searched) for work in works]
 
 
-def _rerank(questions: Sequence[Question], candidates: list[Candidates]) -> list[tuple[Answer, Rung, Reason | None]]:
-    """Questions of one snapshot are reranked together."""
-    groups: dict[int, list[int]] = defaultdict(list)
-    for at, question in enumerate(questions):
-        groups[id(question.loaded)].append(at)
-    out: dict[int, tuple[Answer, Rung, Reason | None]] = {}
-    for places in groups.values():
-        loaded = questions[places[0]].loaded
-        out.update(zip(places, _rerank_one(loaded, [(questions[p], candidates[p]) for p in places]), strict=True))
-    return [out[at] for at in range(len(questions))]
+def _candidates(work: Work, shared: Shared) -> Blend:
+    if work.person is None:
+        return shared.candidates
+    asked = work.question
+    sources = asked.loaded.manifest.sources
+    assert asked.loaded.shelf is not None
+    return personal(
+        shared,
+        asked.loaded.shelf,
+        asked.context.rows,
+        work.history,
+        work.day,
+        sources.personal if work.alone else sources.shared,
+        asked.loaded.eligible(asked.category, asked.region),
+    )
 
 
-def _rerank_one(loaded: Loaded, work: list[tuple[Question, Candidates]]) -> list[tuple[Answer, Rung, Reason | None]]:
-    ranker = loaded.ranker
-    if ranker is None:
-        return [(_unranked(found), Rung.RETRIEVED, Reason.NO_RANKER) for _, found in work]
-    depth = ranker.spec.depth
-    spec = loaded.manifest.query
-    try:
-        scores = ranker.score(
-            [
-                candidate_features(loaded.items, question.context, spec, rows[:depth], found[:depth])
-                for question, (rows, found) in work
-            ]
-        )
-    except Exception as error:  # noqa: BLE001 - onnxruntime raises kinds of its own that share no base
-        log.error("rerank failed", snapshot=loaded.id, ranker=loaded.ranker_id, error=str(error))
-        return [(_unranked(found), Rung.RETRIEVED, Reason.RERANK_FAILED) for _, found in work]
-    answers: list[tuple[Answer, Rung, Reason | None]] = []
-    for (_, (rows, found)), given in zip(work, scores, strict=True):
-        order = np.argsort(-given, kind="stable").astype(np.uint16)
-        answers.append((Answer.of(rows, found, order, given[order]), Rung.RANKED, None))
-    return answers
+def _scores(works: Sequence[Work], shared: Sequence[Shared], candidates: Sequence[Blend]) -> list[Floats | None]:
+    """The ranker's scores of the first candidates; None where there is no ranker, or where it failed."""
+    out: dict[int, Floats | None] = {}
+    for places in grouped(range(len(works)), lambda at: id(works[at].question.loaded)):
+        loaded = works[places[0]].question.loaded
+        ranker = loaded.ranker
+        if ranker is None:
+            continue
+
+        def run(some: list[int], ranker: Ranker = ranker) -> list[Floats]:
+            return _rerank(ranker, [(works[at], shared[at], candidates[at]) for at in some])
+
+        out |= apart(places, run, f"rerank by {loaded.ranker_id} of snapshot {loaded.id} failed")
+    return [out.get(at) for at in range(len(works))]
 
 
-def _unranked(found: Candidates) -> Answer:
-    rows, scores = found
-    return Answer.of(rows, scores, np.empty(0, np.uint16), np.empty(0, np.float32))
+def _rerank(ranker: Ranker, asked: Sequence[tuple[Work, Shared, Blend]]) -> list[Floats]:
+    """Work of one snapshot is reranked together."""
+    shelf = asked[0][0].question.loaded.shelf
+    assert shelf is not None
+    heads = [first(found, ranker.spec.depth) for _, _, found in asked]
+    shoppers = [Shopper(work.question.context, work.history, work.day, shared.vector) for work, shared, _ in asked]
+    return ranker.score(ranker_tensors(shelf, shoppers, heads, ranker.spec.places), [len(head) for head in heads])
+
+
+def _answer(work: Work, found: Shared, given: Floats | None, searched: bool) -> Answer:
+    if given is None:
+        return Answer(found, np.empty(0, np.uint16), np.empty(0, np.float32), searched)
+    order = np.argsort(-given, kind="stable")
+    scores = given[order] if work.person else through_half(given[order])
+    return Answer(found, order.astype(np.uint16), scores, searched)

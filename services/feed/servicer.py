@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -29,16 +30,26 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class FeedServicer:
     """`feedline.v1.FeedService`, free of transport."""
 
-    def __init__(self, line: FeedLine, stream: EventStream, metrics: Metrics, *, page_size: int) -> None:
+    def __init__(
+        self,
+        line: FeedLine,
+        stream: EventStream,
+        metrics: Metrics,
+        *,
+        page_size: int,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`now`: Unix time in seconds; events without a time happened then, and none happens much later."""
         self._line = line
         self._stream = stream
         self._metrics = metrics
         self._page_size = page_size
+        self._now = now
 
     async def get_feed(self, message: feed_pb2.GetFeedRequest, caller_s: float | None) -> feed_pb2.GetFeedResponse:
         """A page. `caller_s`: seconds that the caller still waits, None: no limit. Raises InvalidArgument."""
         try:
-            request = feed_request(message, now_ms=_now_ms(), default_page_size=self._page_size)
+            request = feed_request(message, now_ms=self._now_ms(), default_page_size=self._page_size)
             page = await self._line.page(request, caller_s)
         except InvalidArgument:
             self._metrics.invalid.labels("GetFeed").inc()
@@ -49,7 +60,7 @@ class FeedServicer:
     async def record_events(self, message: feed_pb2.RecordEventsRequest) -> feed_pb2.RecordEventsResponse:
         """Stores events. Raises InvalidArgument; StateUnavailable when they are not stored."""
         try:
-            recorded = await self._stream.record(recorded_events(message, now_ms=_now_ms()))
+            recorded = await self._stream.record(recorded_events(message, now_ms=self._now_ms()))
         except InvalidArgument:
             self._metrics.invalid.labels("RecordEvents").inc()
             raise
@@ -61,11 +72,16 @@ class FeedServicer:
         self._metrics.events.labels("repeated").inc(recorded.repeated)
         return feed_pb2.RecordEventsResponse(stored=recorded.stored, repeated_events=recorded.repeated)
 
+    def _now_ms(self) -> int:
+        return int(self._now() * 1000)
+
     def _count(self, page: FeedPage) -> None:
         provenance, metrics = page.provenance, self._metrics
         rung = provenance.rung.name.lower()
         metrics.pages.labels(rung, str(provenance.degraded).lower()).inc()
         metrics.cache.labels(provenance.cache.name.lower()).inc()
+        for source, count in Counter(source for item in page.items for source in item.sources).items():
+            metrics.sources.labels(source.name.lower()).inc(count)
         for reason in provenance.reasons:
             metrics.reasons.labels(reason).inc()
         for stage, milliseconds in provenance.stages:
@@ -79,7 +95,15 @@ def encode(page: FeedPage) -> feed_pb2.GetFeedResponse:
     """A page as it goes over the wire."""
     provenance = page.provenance
     return feed_pb2.GetFeedResponse(
-        items=[feed_pb2.FeedItem(item_id=item.item_id, score=item.score, rank=item.rank) for item in page.items],
+        items=[
+            feed_pb2.FeedItem(
+                item_id=item.item_id,
+                score=item.score,
+                rank=item.rank,
+                sources=[feed_pb2.Source.ValueType(source) for source in item.sources],
+            )
+            for item in page.items
+        ],
         next_page_token=page.next_page_token,
         provenance=feed_pb2.Provenance(
             rung=feed_pb2.Rung.ValueType(provenance.rung),
@@ -92,6 +116,7 @@ def encode(page: FeedPage) -> feed_pb2.GetFeedResponse:
             stages=[feed_pb2.StageTime(stage=name, milliseconds=took) for name, took in provenance.stages],
             response_id=provenance.response_id,
             context_events=provenance.context_events,
+            history_items=provenance.history_items,
         ),
     )
 
@@ -154,7 +179,3 @@ def _parse(data: bytes, kind: type[_Request]) -> _Request:
 async def _abort(context: _Context, code: grpc.StatusCode, detail: str) -> NoReturn:
     await context.abort(code, detail)
     raise AssertionError("abort raises")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -47,7 +47,17 @@ async def test_an_event_stored_over_rest_is_in_the_very_next_feed_and_counts_onc
     assert (await http.post("/v1/events", json=body)).json() == {"stored": 0, "repeated_events": 1}
     page = (await http.post("/v1/feed", json={"session_id": "s1"})).json()
     assert page["provenance"]["context_events"] == 1
-    assert page["items"][0]["item_id"] == "i5"
+    assert page["provenance"]["rung"] == "ranked"
+    assert {word for item in page["items"] for word in item["sources"]} == {"ann", "neighbours"}
+
+
+async def test_what_was_bought_is_history_in_the_next_session(http: httpx.AsyncClient) -> None:
+    bought = {"item_id": "i500", "type": "purchase", "event_id": "e1"}
+    body = {"session_id": "s1", "user_id": "ann", "events": [bought]}
+    assert (await http.post("/v1/events", json=body)).json() == {"stored": 1, "repeated_events": 0}
+    page = (await http.post("/v1/feed", json={"session_id": "s2", "user_id": "ann"})).json()
+    assert page["provenance"]["history_items"] == 1
+    assert (page["items"][0]["item_id"], page["items"][0]["sources"]) == ("i500", ["history"])
 
 
 async def test_pages_follow_each_other(http: httpx.AsyncClient) -> None:

@@ -42,6 +42,7 @@ def test_every_field_of_the_proto_is_a_field_of_the_json(model: type[BaseModel],
         (schema.EventWord, feed_pb2.EventType.DESCRIPTOR, "EVENT_TYPE_"),
         (schema.PriorityWord, feed_pb2.Priority.DESCRIPTOR, "PRIORITY_"),
         (schema.RungWord, feed_pb2.Rung.DESCRIPTOR, "RUNG_"),
+        (schema.SourceWord, feed_pb2.Source.DESCRIPTOR, "SOURCE_"),
         (schema.CacheWord, feed_pb2.CacheOutcome.DESCRIPTOR, "CACHE_OUTCOME_"),
     ],
 )
@@ -49,9 +50,10 @@ def test_every_value_of_the_proto_is_a_word(words: object, enum: EnumDescriptor,
     assert list(get_args(words)) == [value.name.removeprefix(prefix).lower() for value in enum.values[1:]]
 
 
-def test_the_page_has_plain_words_for_every_rung_cache_outcome_and_reason() -> None:
+def test_the_page_has_plain_words_for_every_rung_source_cache_outcome_and_reason() -> None:
     known = set(re.findall(r"^  (\w+):", WORDS, flags=re.MULTILINE))
-    assert known >= {*get_args(schema.RungWord), *get_args(schema.CacheWord), *(reason.value for reason in Reason)}
+    words = (schema.RungWord, schema.CacheWord, schema.SourceWord)
+    assert known >= {*(word for each in words for word in get_args(each)), *(reason.value for reason in Reason)}
 
 
 async def test_openapi_tells_paths_errors_and_examples_that_work(http: httpx.AsyncClient) -> None:

@@ -66,7 +66,8 @@ async def test_a_session_is_picked_and_the_feed_follows_and_another_shopper_gets
     await expect(page.locator("#events > li")).to_have_text(["In the cartItem 6"])
     await expect(page.locator("#rung")).to_have_text("Ranked")
     await expect(page.locator("#context")).to_have_text("1")
-    await expect(page.locator("#items > li .title").first).to_have_text("Item 6")
+    await expect(page.locator('#items button[data-item="i6"]')).to_have_count(0)  # seen, hence no candidate
+    assert set(await page.locator("#items .tag").all_inner_texts()) == {"near", "together"}
     await expect(page.locator("#stages > li .stage").first).to_have_text("session")
 
     session = await page.locator("#session").inner_text()
@@ -75,6 +76,24 @@ async def test_a_session_is_picked_and_the_feed_follows_and_another_shopper_gets
     await expect(page.locator("#cache")).to_have_text("Hit in this process")
     assert await page.locator("#session").inner_text() != session
     await expect(page.locator("#context")).to_have_text("1")
+    assert complaints == []
+
+
+async def test_what_was_bought_comes_again_in_the_next_session_of_the_same_person(
+    browser: Browser, app: FeedApp
+) -> None:
+    page, complaints = await opened(browser, app)
+    assert set(await page.locator("#items .tag").all_inner_texts()) == {"popular"}
+    await page.get_by_label("Buy").check(force=True)
+    await pick(page, "i6")
+    await expect(page.locator("#rung")).to_have_text("Ranked")
+    await expect(page.locator("#history")).to_have_text("0")
+    await page.locator("#fresh").click()
+    await expect(page.locator("#event-count")).to_have_text("0")
+    await expect(page.locator("#history")).to_have_text("1")
+    await expect(page.locator("#shopper-number")).to_have_text("1")
+    await expect(page.locator("#items > li .title").first).to_have_text("Item 6")
+    await expect(page.locator("#items .tag").first).to_have_text("again")
     assert complaints == []
 
 

@@ -31,6 +31,7 @@ def columns(ids: Sequence[str], **given: list[Any]) -> pa.Table:
         "available": [True] * count,
         "regions": [None] * count,
         "popularity": [0.5] * count,
+        "variant": list(range(count)),
     }
     return pa.table({**defaults, **given}, schema=SCHEMA)
 
@@ -46,6 +47,8 @@ def test_every_id_is_found_as_it_was_given_and_no_other(ids: list[str], other: s
     assert [shop.row(item_id) for item_id in ids] == list(range(len(ids)))
     assert [shop.item_id(row) for row in range(len(ids))] == ids
     assert (shop.row(other) is None) == (other not in ids)
+    assert shop.each_row([other, *ids]) == [shop.row(other), *range(len(ids))]
+    assert shop.each_row([]) == []
 
 
 def test_ids_are_text_and_not_numbers() -> None:
@@ -65,6 +68,7 @@ def test_ids_whose_hashes_collide_are_told_apart(ids: list[str]) -> None:
         patch.setattr(items, "hash_id", lambda item_id: (1 << 64) - 1 - len(item_id) % 2)
         shop = table(ids)
         assert [shop.row(item_id) for item_id in ids] == list(range(len(ids)))
+        assert shop.each_row(["nobody", *ids]) == [None, *range(len(ids))]
         assert shop.row("neither of them") is None
 
 
@@ -119,6 +123,13 @@ def test_eligible_is_available_and_of_the_category_and_allowed_in_the_region(
     assert set(items_table.regions) == {name for where in regions for name in where or ()}
 
 
+def test_items_know_their_brand_and_the_variants_of_their_product() -> None:
+    shop = table(["a", "b", "c", "d"], brand=["Yun", None, "Assam", "Yun"], variant=[0, 1, 0, 2])
+    assert shop.brands == ("Assam", "Yun")
+    assert shop.brand.tolist() == [1, -1, 0, 1]
+    assert shop.variant.tolist() == [0, 1, 0, 2]
+
+
 def test_finding_is_literal_ignores_case_and_shows_the_most_popular_available_first() -> None:
     shop = table(
         ["a.1", "B2", "c3", "d4"],
@@ -136,7 +147,7 @@ def test_finding_is_literal_ignores_case_and_shows_the_most_popular_available_fi
 
 def test_columns_cannot_be_changed() -> None:
     shop = table(["a"], price=[1.0])
-    for column in (shop.price, shop.available, shop.popularity, shop.category):
+    for column in (shop.price, shop.available, shop.popularity, shop.category, shop.brand, shop.variant):
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 0
 
@@ -151,6 +162,13 @@ def test_a_table_comes_back_from_its_files(tmp_path: Path) -> None:
 def test_an_id_index_of_another_catalogue_is_refused_by_name(tmp_path: Path) -> None:
     save(tmp_path, columns(["a", "b"]), build_id_index(["a", "b", "c"], 3))
     with pytest.raises(ValueError, match=r"id_index\.npy: uint64 \(2, 3\), expected uint64 \(2, 2\)"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["variant", "available", "popularity", "title"])
+def test_a_column_that_every_item_must_have_is_not_made_up(tmp_path: Path, column: str) -> None:
+    save(tmp_path, columns(["a", "b"]).drop_columns([column]), build_id_index(["a", "b"], 2))
+    with pytest.raises(ValueError, match=rf"items\.parquet: {column}: 2 nulls, expected a value in every row"):
         load(tmp_path)
 
 

@@ -16,6 +16,7 @@ def test_a_reason_degrades_unless_the_page_is_all_that_was_asked_for() -> None:
         Reason.PREVIOUS_SNAPSHOT,
         Reason.CACHE_UNAVAILABLE,
         Reason.NO_CONTEXT,
+        Reason.NO_HISTORY,
         Reason.UNKNOWN_CATEGORY,
         Reason.UNKNOWN_REGION,
         Reason.PAGE_TOKEN_RESTARTED,

@@ -7,29 +7,31 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fallback.ladder import Reason, Rung
+from fallback.ladder import Reason
+from indexer.contract.blend import ANN, BlendSpec, ranked_list
+from indexer.contract.sources import Shared
 from services.domain import Priority
 from services.errors import NotScored
 from services.feed.admission import Gate
 from services.feed.answer import Answer
 from services.feed.batcher import Batcher
 from services.feed.loaded import Loaded
-from services.feed.question import Question
 from services.feed.rerank import Scored
+from services.feed.work import Person, Work
 from tests.feed.shops import question
 
 FAR = 60.0
 
 
-def answer_to(asked: Question) -> Scored:
+def answer_to(asked: Work) -> Scored:
     """An answer that names its question, so that a mix-up shows."""
-    rows = asked.context.rows
-    scores = np.zeros(len(rows), np.float32)
-    return Scored(Answer.of(rows, scores, np.empty(0, np.uint16), scores[:0]), Rung.RANKED, None, 0.0, 0.0)
+    found = ranked_list(ANN, asked.question.context.rows, BlendSpec())
+    answer = Answer(Shared(found, np.zeros(4, np.float32)), np.empty(0, np.uint16), np.empty(0, np.float32))
+    return Scored(answer, 0.0, 0.0)
 
 
 class Scorer:
@@ -42,13 +44,13 @@ class Scorer:
         self.doors.set()
         self._broken = broken
 
-    def __call__(self, questions: Sequence[Question]) -> Sequence[Scored]:
-        rows = [int(asked.context.rows[0]) for asked in questions]
+    def __call__(self, works: Sequence[Work]) -> Sequence[Scored]:
+        rows = [int(asked.question.context.rows[0]) for asked in works]
         self.batches.append(rows)
         self.entered.set()
         assert self.doors.wait(20)
         self._broken(rows)
-        return [answer_to(asked) for asked in questions]
+        return [answer_to(asked) for asked in works]
 
     @property
     def seen(self) -> set[int]:
@@ -67,15 +69,18 @@ class Bench:
     sizes: list[int] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
 
-    def ask(self, row: int, lasts_s: float = FAR) -> asyncio.Task[int]:
-        """Submits a question; the task ends with the row that was answered."""
+    def ask(self, row: int, lasts_s: float = FAR, *, personal: bool = False) -> asyncio.Task[int]:
+        """Submits a question, or a personal step of it; the task ends with the row that was answered."""
+        work = Work(question(self.loaded, row))
+        if personal:
+            work = replace(work, person=Person(), answer=answer_to(work).answer)
 
         async def submit() -> int:
-            permit = self.gate.try_acquire(Priority.INTERACTIVE)
+            permit = self.gate.try_acquire(Priority.INTERACTIVE, work.weight)
             assert permit is not None
-            scored, waited_s = await self.batcher.submit(permit, question(self.loaded, row), self.clock() + lasts_s)
+            scored, waited_s = await self.batcher.submit(permit, work, self.clock() + lasts_s)
             assert waited_s >= 0
-            return int(scored.answer.rows[0])
+            return int(scored.answer.shared.candidates.rows[0])
 
         return asyncio.create_task(submit())
 

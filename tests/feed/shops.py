@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from indexer.contract.features import Context
+from indexer.contract.history import History
 from indexer.contract.snapshot import open_snapshot
 from services.feed.loaded import Loaded
 from services.feed.loading import Loader
 from services.feed.question import Question
+from services.feed.work import Person
 from tests.snapshots import Shop, publish_shop
 
 
@@ -32,3 +34,10 @@ def viewed_context(*rows: int) -> Context:
 def question(loaded: Loaded, *rows: int, category: str = "", region: str = "") -> Question:
     """A question of somebody who viewed these rows, the newest first."""
     return Question(loaded, "home", category, region, "default", viewed_context(*rows))
+
+
+def person(*rows: int, day: float = 100.0) -> Person:
+    """Somebody who bought these rows, the latest first: each once, the place in the list in days before `day`."""
+    count = len(rows)
+    days = day - np.arange(1.0, count + 1)
+    return Person(History(np.array(rows, np.int32), np.ones(count, np.int32), days, days, count), day)

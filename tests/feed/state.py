@@ -32,10 +32,18 @@ async def state_at(
     lifetime_s: float = 3600,
     max_stream_length: int = 16_000,
     prefix: str = "feedline:",
+    history_items: int = 256,
 ) -> AsyncIterator[State]:
     async with link_to(url) as link:
         keys = StateKeys(prefix)
-        sessions = SessionStore(link, keys, max_events=max_events, lifetime_s=lifetime_s)
+        sessions = SessionStore(
+            link,
+            keys,
+            max_events=max_events,
+            lifetime_s=lifetime_s,
+            history_items=history_items,
+            history_lifetime_s=lifetime_s,
+        )
         stream = EventStream(
             link,
             keys,
@@ -54,5 +62,10 @@ def event(
     return ShopEvent(identity, f"item-{number:03d}", kind, NOW_MS + number, response_id)
 
 
-def batch(*events: ShopEvent, session: str = "s", tenant: str = "shop") -> RecordedEvents:
-    return RecordedEvents(session_id=session, user_id="u", tenant=tenant, region="eu", events=events)
+def batch(*events: ShopEvent, session: str = "s", tenant: str = "shop", user: str = "u") -> RecordedEvents:
+    return RecordedEvents(session_id=session, user_id=user, tenant=tenant, region="eu", events=events)
+
+
+def purchase(number: int, item: str, at: int) -> ShopEvent:
+    """`at`: milliseconds after NOW_MS."""
+    return ShopEvent(f"p{number}", item, EventType.PURCHASE, NOW_MS + at)

@@ -7,35 +7,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.domain import Priority
-from services.feed.admission import Gate, Outcome, Permit
+from services.feed.admission import FULL, PERSONAL, Gate, Outcome, Permit
 from tests.properties import examples
 
+WEIGHTS = st.sampled_from([FULL, PERSONAL])
 STEPS = st.lists(
-    st.one_of(st.sampled_from(Priority), st.tuples(st.integers(0), st.sampled_from(Outcome))), max_size=200
+    st.one_of(st.tuples(st.sampled_from(Priority), WEIGHTS), st.tuples(st.integers(0), st.sampled_from(Outcome))),
+    max_size=300,
 )
 
 
 @examples(200)
 @given(STEPS, st.integers(1, 8), st.integers(0, 8))
-def test_never_more_permits_than_the_limit_and_each_ends_once(
-    steps: list[Priority | tuple[int, Outcome]], limit: int, prefetch_limit: int
+def test_never_more_work_than_the_limit_and_each_permit_ends_once(
+    steps: list[tuple[Priority, int] | tuple[int, Outcome]], limit: int, prefetch_limit: int
 ) -> None:
+    """Whatever is mixed of full scorings and personal steps: all pass one gate, and their weights add up."""
     prefetch_limit = min(limit, prefetch_limit)
     gate = Gate(limit, prefetch_limit)
-    held: list[Permit] = []
+    held: list[tuple[Permit, int]] = []
     ended = 0
-    for step in steps:
-        if isinstance(step, Priority):
-            open_to = prefetch_limit if step is Priority.PREFETCH else limit
-            permit = gate.try_acquire(step)
-            assert (permit is not None) == (len(held) < open_to)
+    for first, second in steps:
+        work = sum(weight for _, weight in held)
+        if isinstance(first, Priority):
+            assert isinstance(second, int)
+            open_to = prefetch_limit if first is Priority.PREFETCH else limit
+            permit = gate.try_acquire(first, second)
+            assert (permit is not None) == (work + second <= open_to * FULL)
             if permit is not None:
-                held.append(permit)
-        elif held:
-            held.pop(step[0] % len(held)).end(step[1])
+                held.append((permit, second))
+        elif held and isinstance(second, Outcome):
+            held.pop(first % len(held))[0].end(second)
             ended += 1
-        assert gate.in_flight == len(held) <= limit
+        assert gate.in_flight * FULL == sum(weight for _, weight in held) <= limit * FULL
         assert sum(gate.outcomes.values()) == ended
+
+
+def test_as_many_personal_steps_fit_in_as_weigh_one_full_scoring() -> None:
+    gate = Gate(1, 1)
+    held = [gate.try_acquire(Priority.INTERACTIVE, PERSONAL) for _ in range(FULL // PERSONAL + 1)]
+    assert [permit is not None for permit in held] == [True] * (FULL // PERSONAL) + [False]
+    assert held[0] is not None
+    held[0].end(Outcome.SUCCESS)
+    assert gate.in_flight == 1 - PERSONAL / FULL
+    assert gate.try_acquire(Priority.INTERACTIVE) is None
 
 
 def test_a_hundred_waves_at_ten_times_the_limit_never_pass_it() -> None:

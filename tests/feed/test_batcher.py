@@ -15,11 +15,11 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from fallback.ladder import Reason
 from services.errors import NotScored
-from services.feed.admission import Gate, Outcome
+from services.feed.admission import FULL, PERSONAL, Gate, Outcome
 from services.feed.batcher import Batcher
 from services.feed.loaded import Loaded
-from services.feed.question import Question
 from services.feed.rerank import Scored
+from services.feed.work import Work
 from tests.clock import ManualClock
 from tests.feed.bench import FAR, Bench, Scorer, bench, ends
 from tests.feed.shops import open_shop
@@ -48,7 +48,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 def test_every_question_ends_once_with_its_own_answer(
     loaded: Loaded, kinds: list[str], max_batch: int, error: BaseException
 ) -> None:
-    """Whatever is cancelled, late or broken around it; no batch above its cap; the dead are not scored."""
+    """Whatever is cancelled, late or broken around it, and whichever kinds of work share a batch; no batch above its
+    cap; the dead are not scored."""
 
     def broken(rows: list[int]) -> None:
         if any(row >= 0 and kinds[row] == "broken" for row in rows):
@@ -60,7 +61,7 @@ def test_every_question_ends_once_with_its_own_answer(
         async with bench(loaded, scorer, max_batch=max_batch, clock=clock) as running:
             plug = await running.plug()
             lasts = {"expired": -1.0, "expires": 30.0}
-            tasks = [running.ask(row, lasts.get(kind, FAR)) for row, kind in enumerate(kinds)]
+            tasks = [running.ask(row, lasts.get(kind, FAR), personal=row % 3 == 2) for row, kind in enumerate(kinds)]
             await running.settled()
             clock.advance(40)
             for task, kind in zip(tasks, kinds, strict=True):
@@ -97,7 +98,7 @@ def test_nothing_is_mixed_up_when_questions_come_and_go_at_any_time(
         async with bench(loaded, max_batch=max_batch, max_delay_s=0.001 * wait_for_company) as running:
             tasks: list[asyncio.Task[int]] = []
             for row, (ticks, cancelled) in enumerate(comings):
-                tasks.append(running.ask(row))
+                tasks.append(running.ask(row, personal=row % 2 == 1))
                 for _ in range(ticks):
                     await asyncio.sleep(0)
                 if cancelled:
@@ -262,8 +263,8 @@ async def test_the_reason_of_a_refusal_by_the_scorer_is_kept(loaded: Loaded) -> 
 async def test_a_scorer_that_answers_too_few_or_too_many_is_not_believed(loaded: Loaded, extra: int) -> None:
     scorer = Scorer()
 
-    def miscounting(questions: Sequence[Question]) -> Sequence[Scored]:
-        right = list(scorer(questions))
+    def miscounting(works: Sequence[Work]) -> Sequence[Scored]:
+        right = list(scorer(works))
         return right if len(right) == 1 else right[:extra] if extra < 0 else right + right[:1]
 
     batcher = Batcher(
@@ -324,8 +325,9 @@ async def test_every_question_in_the_queue_or_in_hand_holds_a_permit(loaded: Loa
     async with bench(loaded, max_batch=2) as running:
         plug = await running.plug()
         tasks = [running.ask(row) for row in range(5)]
+        tasks += [running.ask(row, personal=True) for row in range(5, 9)]
         await running.settled()
-        assert running.gate.in_flight == 6
+        assert running.gate.in_flight == 6 + 4 * PERSONAL / FULL
         running.scorer.doors.set()
-        assert await ends(plug, *tasks) == [-1, *range(5)]
+        assert await ends(plug, *tasks) == [-1, *range(9)]
         assert running.gate.in_flight == 0

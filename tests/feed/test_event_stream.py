@@ -31,7 +31,7 @@ async def test_a_repeated_event_id_counts_once(server: Server) -> None:
         assert await state.stream.record(batch(event(1), event(2), event(3))) == Recorded(stored=0, repeated=3)
 
         assert await streamed(server, state) == ["e1", "e2", "e3"]
-        assert len(await state.sessions.read("shop", "s")) == 3
+        assert len((await state.sessions.read("shop", "s", "")).events) == 3
 
 
 async def test_an_event_id_twice_in_one_call_counts_once_and_the_first_stands(server: Server) -> None:
@@ -40,7 +40,8 @@ async def test_an_event_id_twice_in_one_call_counts_once_and_the_first_stands(se
 
         assert await state.stream.record(twice) == Recorded(stored=2, repeated=1)
 
-        assert [one.item_id for one in await state.sessions.read("shop", "s")] == ["item-001", "item-002"]
+        known = await state.sessions.read("shop", "s", "")
+        assert [one.item_id for one in known.events] == ["item-001", "item-002"]
 
 
 async def test_many_who_send_the_same_events_at_once_store_them_once(server: Server) -> None:
@@ -67,7 +68,7 @@ async def test_impressions_are_streamed_and_are_no_part_of_the_session(server: S
 
         await state.stream.record(batch(event(2, EventType.IMPRESSION), event(3, EventType.CART)))
 
-        assert [one.event_id for one in await state.sessions.read("shop", "s")] == ["e3"]
+        assert [one.event_id for one in (await state.sessions.read("shop", "s", "")).events] == ["e3"]
         assert await streamed(server, state) == ["e1", "e2", "e3"]
 
 
@@ -107,7 +108,7 @@ async def test_a_full_stream_refuses_the_whole_call_and_still_knows_what_it_has(
             await state.stream.record(batch(event(4), event(5)))
 
         assert await streamed(server, state) == ["e0", "e1", "e2", "e3"]
-        assert len(await state.sessions.read("shop", "s")) == 4
+        assert len((await state.sessions.read("shop", "s", "")).events) == 4
         assert await state.stream.record(first) == Recorded(stored=0, repeated=4)
         assert (await state.stream.record(batch(event(4)))).stored == 1
 
@@ -144,7 +145,7 @@ async def test_a_user_of_one_prefix_may_do_all_that_is_needed(server: Server) ->
         )
     async with state_at(server.tcp_url.replace("://", "://feedline:pw@")) as state:
         assert (await state.stream.record(batch(event(1)))).stored == 1
-        assert len(await state.sessions.read("shop", "s")) == 1
+        assert len((await state.sessions.read("shop", "s", "")).events) == 1
 
 
 async def test_a_lost_server_is_unavailable_with_its_reason(own_server: Server) -> None:

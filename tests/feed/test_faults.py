@@ -24,6 +24,8 @@ FILES = [
     "id_index.npy",
     "vectors.npy",
     "index.faiss",
+    "neighbours.npy",
+    "similarities.npy",
     "ranker.onnx",
     "popular.parquet",
     "manifest.json",
@@ -92,7 +94,9 @@ async def test_a_damaged_snapshot_is_refused_by_name_and_the_previous_one_is_ser
     ("name", "rung", "reasons"),
     [
         ("ranker.onnx", feed_pb2.RUNG_RETRIEVED, ["no_ranker"]),
-        ("index.faiss", feed_pb2.RUNG_POPULAR, ["no_index"]),
+        ("index.faiss", feed_pb2.RUNG_BLENDED, ["no_index"]),
+        ("neighbours.npy", feed_pb2.RUNG_RANKED, ["no_neighbours"]),
+        ("similarities.npy", feed_pb2.RUNG_RANKED, ["no_neighbours"]),
         ("vectors.npy", feed_pb2.RUNG_POPULAR, ["no_index"]),
         ("popular.parquet", feed_pb2.RUNG_POPULAR, ["no_snapshot"]),
         ("manifest.json", feed_pb2.RUNG_POPULAR, ["no_snapshot"]),
@@ -112,8 +116,28 @@ async def test_a_damaged_snapshot_without_a_parent_serves_what_can_be_trusted(
         assert len(page.items) == (0 if reasons == ["no_snapshot"] else 20)
 
 
+async def test_retrieval_that_fails_leaves_the_other_sources_and_nothing_in_the_cache(
+    feed: Client, app: FeedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("faiss is out of order")
+
+    loaded = app.live.current()
+    assert loaded is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(loaded.retriever, "search", fail)
+        for _ in range(2):
+            page = await feed.feed(recent_events=[viewed("i5")])
+            assert page.provenance.rung == feed_pb2.RUNG_BLENDED
+            assert list(page.provenance.reasons) == ["retrieval_failed"]
+            assert page.provenance.degraded
+            assert page.provenance.cache == feed_pb2.CACHE_OUTCOME_MISS
+    page = await feed.feed(recent_events=[viewed("i5")])
+    assert (page.provenance.rung, page.provenance.cache) == (RANKED, feed_pb2.CACHE_OUTCOME_MISS)
+
+
 async def test_files_deleted_while_serving_change_nothing(feed: Client, snapshots: Path) -> None:
-    for name in ("ranker.onnx", "index.faiss", "vectors.npy", "items.parquet", "CURRENT"):
+    for name in ("ranker.onnx", "index.faiss", "vectors.npy", "neighbours.npy", "items.parquet", "CURRENT"):
         _delete(snapshots, name)
     page = await feed.feed(recent_events=[viewed("i5")])
     assert page.provenance.rung == RANKED

@@ -16,8 +16,8 @@ from services.feed import live as live_module
 from services.feed import loading
 from services.feed.live import Live
 from services.feed.loading import Loader
-from services.feed.question import Question
 from services.feed.rerank import Scored, score
+from services.feed.work import Work
 from services.metrics import Metrics
 from tests.damage import flip_byte, replace_file
 from tests.snapshots import Shop, publish_shop
@@ -101,11 +101,11 @@ def test_a_new_snapshot_is_warmed_before_it_is_swapped_in(
     new = publish_shop(tmp_path, replace(SHOP, seed=9), age=2, parent=two[1])
     during: set[tuple[str, str]] = set()
 
-    def score_and_look(questions: Sequence[Question]) -> list[Scored]:
+    def score_and_look(works: Sequence[Work]) -> list[Scored]:
         serving = live.current()
         assert serving is not None
-        during.add((serving.id, questions[0].loaded.id))
-        return score(questions)
+        during.add((serving.id, works[0].question.loaded.id))
+        return score(works)
 
     monkeypatch.setattr(loading, "score", score_and_look)
     live.refresh()
@@ -141,8 +141,8 @@ def test_a_new_snapshot_that_cannot_be_warmed_is_refused(
     publish_shop(tmp_path, SHOP, age=2, parent=two[1])
     tries: list[int] = []
 
-    def fail(questions: Sequence[Question]) -> list[Scored]:
-        tries.append(len(questions))
+    def fail(works: Sequence[Work]) -> list[Scored]:
+        tries.append(len(works))
         raise NotScored(Reason.RETRIEVAL_FAILED)
 
     monkeypatch.setattr(loading, "score", fail)
@@ -155,8 +155,8 @@ def test_a_new_snapshot_that_cannot_be_warmed_is_refused(
 def test_where_no_snapshot_can_be_warmed_popularity_is_served(
     tmp_path: Path, two: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(questions: Sequence[Question]) -> list[Scored]:
-        raise NotScored(Reason.RETRIEVAL_FAILED, str(len(questions)))
+    def fail(works: Sequence[Work]) -> list[Scored]:
+        raise NotScored(Reason.RETRIEVAL_FAILED, str(len(works)))
 
     monkeypatch.setattr(loading, "score", fail)
     assert served(started(tmp_path)[0]) == (two[1], (Reason.NO_INDEX,))

@@ -13,14 +13,24 @@ import pytest
 
 from fallback.ladder import Reason
 from indexer.contract.items import Mask
-from indexer.contract.manifest import ID_INDEX, INDEX, ITEMS, POPULAR, RANKER, VECTORS
+from indexer.contract.manifest import (
+    ID_INDEX,
+    INDEX,
+    ITEMS,
+    NEIGHBOURS,
+    POPULAR,
+    RANKER,
+    SESSION_TOWER,
+    SIMILARITIES,
+    VECTORS,
+)
 from indexer.contract.snapshot import SnapshotError
 from services.feed.loaded import NO_REGION, Loaded
 from tests.damage import flip_byte, replace_file, rewrite_manifest
 from tests.feed.shops import open_shop, reload
-from tests.snapshots import Shop, linear_ranker, publish_shop
+from tests.snapshots import WEIGHTS, Shop, linear_ranker, publish_shop, session_tower
 
-SHOP = Shop(count=12, dimension=4, hidden=frozenset({1}), regional=frozenset({2, 3}))
+SHOP = Shop(count=12, dimension=4, hidden=frozenset({1}), regional=frozenset({2, 3}), tower=True)
 
 
 @pytest.fixture
@@ -46,7 +56,14 @@ def test_a_whole_snapshot_lacks_nothing(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize(
     ("name", "reasons"),
-    [(INDEX, (Reason.NO_INDEX,)), (VECTORS, (Reason.NO_INDEX,)), (RANKER, (Reason.NO_RANKER,))],
+    [
+        (INDEX, (Reason.NO_INDEX,)),
+        (VECTORS, (Reason.NO_INDEX,)),
+        (SESSION_TOWER, (Reason.NO_INDEX,)),
+        (NEIGHBOURS, (Reason.NO_NEIGHBOURS,)),
+        (SIMILARITIES, (Reason.NO_NEIGHBOURS,)),
+        (RANKER, (Reason.NO_RANKER,)),
+    ],
 )
 def test_without_a_file_that_popularity_does_not_need_it_stands_on_a_lower_rung(
     folder: Path, name: str, reasons: tuple[Reason, ...]
@@ -80,14 +97,24 @@ def smaller_index() -> bytes:
     return faiss.serialize_index(index).tobytes()
 
 
-@pytest.mark.parametrize("name", [ITEMS, ID_INDEX, POPULAR, VECTORS, INDEX, RANKER])
+@pytest.mark.parametrize(
+    "name", [ITEMS, ID_INDEX, POPULAR, VECTORS, INDEX, NEIGHBOURS, SIMILARITIES, SESSION_TOWER, RANKER]
+)
 def test_garbage_that_has_the_right_checksum_is_refused(folder: Path, name: str) -> None:
     replace_file(folder, name, b"garbage")
     refused(folder, "refused: ")
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [(VECTORS, Reason.NO_INDEX), (INDEX, Reason.NO_INDEX), (RANKER, Reason.NO_RANKER)]
+    ("name", "reason"),
+    [
+        (VECTORS, Reason.NO_INDEX),
+        (INDEX, Reason.NO_INDEX),
+        (SESSION_TOWER, Reason.NO_INDEX),
+        (NEIGHBOURS, Reason.NO_NEIGHBOURS),
+        (SIMILARITIES, Reason.NO_NEIGHBOURS),
+        (RANKER, Reason.NO_RANKER),
+    ],
 )
 def test_garbage_that_popularity_does_not_need_is_left_out_when_need_be(
     folder: Path, name: str, reason: Reason
@@ -100,9 +127,23 @@ def test_what_a_faulty_builder_left_is_refused_by_name(folder: Path) -> None:
     for name, data, why in (
         (ID_INDEX, npy(np.zeros((2, 11), np.uint64)), r"id_index\.npy: uint64 \(2, 11\), expected uint64 \(2, 12\)"),
         (POPULAR, popular_rows_beyond(folder), r"popular\.parquet: row: outside 0 to 11"),
-        (VECTORS, npy(np.ones((12, 3), np.float16)), r"vectors\.npy: float16 \(12, 3\), expected float16 \(12, 4\)"),
+        (VECTORS, npy(np.ones((12, 3), np.float16)), r"vectors\.npy: float16 \(12, 3\), expected float16 12x4"),
+        (VECTORS, npy(np.ones((12, 4), np.float32)), r"vectors\.npy: float32"),
+        (VECTORS, npy(np.ones(48, np.float16)), r"vectors\.npy: float16 \(48,\), expected float16 12x4"),
+        (NEIGHBOURS, npy(np.zeros((11, 8), np.int32)), r"neighbours\.npy: int32 \(11, 8\), expected int32 12xK"),
+        (NEIGHBOURS, npy(np.zeros((12, 8), np.int64)), r"neighbours\.npy: int64"),
+        (NEIGHBOURS, npy(np.full((12, 8), 12, np.int32)), r"neighbours\.npy: a row outside -1 to 11"),
+        (NEIGHBOURS, npy(np.full((12, 8), -2, np.int32)), r"neighbours\.npy: a row outside -1 to 11"),
+        (
+            SIMILARITIES,
+            npy(np.ones((12, 7), np.float16)),
+            r"similarities\.npy: float16 \(12, 7\), expected float16 12x8",
+        ),
+        (SIMILARITIES, npy(np.full((12, 8), np.nan, np.float16)), r"similarities\.npy: a number is not finite"),
+        (SESSION_TOWER, session_tower(3, 7), "SessionTower|session_tower|dimension"),
+        (SESSION_TOWER, linear_ranker(WEIGHTS), r"session_tower\.onnx: has inputs \['features'\]"),
         (INDEX, smaller_index(), r"index\.faiss: 11 x 4, expected 12 x 4"),
-        (RANKER, linear_ranker([1.0] * 5).replace(b"scores", b"others"), "the manifest declares"),
+        (RANKER, linear_ranker(WEIGHTS).replace(b"scores", b"others"), "the manifest declares"),
     ):
         whole = (folder / name).read_bytes()
         replace_file(folder, name, data)

@@ -42,13 +42,16 @@ async def test_a_shopper_without_context_gets_the_popularity_list_and_is_not_deg
 
 async def test_an_event_recorded_is_in_the_very_next_feed(feed: Client) -> None:
     """metarank/metarank#698: writes were buffered for a second, so that ranking missed fresh feedback."""
+    before: list[str] = []
     for count, item in enumerate(["i7", "i8", "i9"], 1):
         recorded = await feed.record("s1", viewed(item, event_id=f"e{count}"))
         assert recorded.stored == 1
         page = await feed.feed(session_id="s1")
         assert page.provenance.context_events == count
         assert page.provenance.rung == RANKED
-        assert ids(page)[0] == item  # the same item just viewed has the highest score of this shop's ranker
+        assert ids(page) != before
+        assert item not in ids(page)  # what the session has seen is no candidate for it
+        before = ids(page)
 
 
 async def test_a_ranked_page_says_where_it_comes_from(feed: Client) -> None:
@@ -171,7 +174,7 @@ async def test_a_page_is_full_as_long_as_anything_may_be_shown(feed: Client) -> 
 async def test_a_region_shows_what_may_be_shown_there(feed: Client) -> None:
     north = await feed.feed(region="north", page_size=100, recent_events=[viewed("i950")])
     south = await feed.feed(region="south", page_size=100, recent_events=[viewed("i950")])
-    assert "i950" in ids(north)
+    assert any(int(item[1:]) >= 900 for item in ids(north))
     assert all(int(item[1:]) < 900 for item in ids(south))
     assert list(south.provenance.reasons) == ["unknown_region"]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.contract.features import query_vector
+from indexer.contract.features import Floats, query_vector
 from indexer.contract.manifest import IndexSpec, QuerySpec
-from services.feed.retrieval import Candidates, Retriever
+from services.feed.retrieval import Nearest, Retriever
 from tests.feed.shops import viewed_context
 from tests.properties import examples
 
@@ -30,7 +30,7 @@ def flat(given: npt.NDArray[np.float16], *, exact_below: int = 0, threads: int =
     index = faiss.IndexFlatIP(given.shape[1])
     index.add(given.astype(np.float32))
     spec = IndexSpec(kind="flat", recall_at_500=1)
-    return Retriever(index, given, index_spec=spec, query=QUERY, exact_below=exact_below, threads=threads)
+    return Retriever(index, given, index_spec=spec, exact_below=exact_below, threads=threads)
 
 
 def ivf(given: npt.NDArray[np.float16], nprobe: int) -> Retriever:
@@ -38,7 +38,12 @@ def ivf(given: npt.NDArray[np.float16], nprobe: int) -> Retriever:
     index.train(given.astype(np.float32))
     index.add(given.astype(np.float32))
     spec = IndexSpec(kind="ivf16", nprobe=nprobe, recall_at_500=1)
-    return Retriever(index, given, index_spec=spec, query=QUERY, exact_below=0, threads=1)
+    return Retriever(index, given, index_spec=spec, exact_below=0, threads=1)
+
+
+def queries(given: npt.NDArray[np.float16], *rows: int) -> Floats:
+    """Vectors of questions of one view each."""
+    return np.stack([query_vector(given, viewed_context(row), QUERY) for row in rows])
 
 
 def best(given: npt.NDArray[np.float16], row: int, mask: npt.NDArray[np.bool_], k: int) -> list[float]:
@@ -46,7 +51,7 @@ def best(given: npt.NDArray[np.float16], row: int, mask: npt.NDArray[np.bool_], 
     return sorted(scores[mask].tolist(), reverse=True)[:k]
 
 
-def check(found: Candidates, mask: npt.NDArray[np.bool_]) -> None:
+def check(found: Nearest, mask: npt.NDArray[np.bool_]) -> None:
     rows, scores = found
     assert (rows.dtype.name, scores.dtype.name) == ("int32", "float32")
     assert len(rows) == len(scores) == len(set(rows.tolist()))
@@ -63,7 +68,7 @@ def test_the_best_allowed_rows_are_found_by_index_and_by_scan_alike(data: st.Dat
     mask = np.random.default_rng(data.draw(st.integers(0, 99))).random(COUNT) < share
     row = data.draw(st.integers(0, COUNT - 1))
     for exact_below in (0, COUNT + 1):
-        (found,) = flat(given_vectors, exact_below=exact_below).retrieve([viewed_context(row)], mask, k)
+        (found,) = flat(given_vectors, exact_below=exact_below).search(queries(given_vectors, row), mask, k)
         check(found, mask)
         assert found[1].tolist() == pytest.approx(best(given_vectors, row, mask, k), abs=1e-5)
 
@@ -72,30 +77,29 @@ def test_the_best_allowed_rows_are_found_by_index_and_by_scan_alike(data: st.Dat
 def test_a_batch_answers_each_question_as_if_alone(exact_below: int) -> None:
     retriever = flat(vectors(), exact_below=exact_below)
     mask = np.arange(COUNT) % 3 > 0
-    contexts = [viewed_context(row, row + 1) for row in range(0, 40, 2)]
-    together = retriever.retrieve(contexts, mask)
-    for context, (rows, scores) in zip(contexts, together, strict=True):
-        ((alone, alone_scores),) = retriever.retrieve([context], mask)
+    asked = queries(vectors(), *range(0, 40, 2))
+    for query, (rows, scores) in zip(asked, retriever.search(asked, mask, 500), strict=True):
+        ((alone, alone_scores),) = retriever.search(query[None], mask, 500)
         assert rows.tolist() == alone.tolist()
         assert scores == pytest.approx(alone_scores, abs=1e-6)
 
 
 def test_nothing_allowed_is_nothing_found() -> None:
-    for rows, scores in flat(vectors()).retrieve([viewed_context(1)] * 3, np.zeros(COUNT, np.bool_)):
+    for rows, scores in flat(vectors()).search(queries(vectors(), 1, 1, 1), np.zeros(COUNT, np.bool_), 500):
         assert (len(rows), len(scores)) == (0, 0)
 
 
 def test_more_asked_for_than_there_are_gives_what_there_is() -> None:
     """No padding of -1 becomes a row (facebookresearch/faiss#5219)."""
-    ((rows, _),) = flat(vectors(5)).retrieve([viewed_context(0)], np.ones(5, np.bool_))
+    ((rows, _),) = flat(vectors(5)).search(queries(vectors(5), 0), np.ones(5, np.bool_), 500)
     assert sorted(rows.tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_lists_that_are_not_probed_give_fewer_rows_and_never_minus_one() -> None:
     mask = np.ones(COUNT, np.bool_)
     for only in (mask, np.arange(COUNT) % 5 == 0):
-        ((few, _),) = ivf(vectors(), nprobe=1).retrieve([viewed_context(0)], only)
-        ((all_of_them, _),) = ivf(vectors(), nprobe=16).retrieve([viewed_context(0)], only)
+        ((few, _),) = ivf(vectors(), nprobe=1).search(queries(vectors(), 0), only, 500)
+        ((all_of_them, _),) = ivf(vectors(), nprobe=16).search(queries(vectors(), 0), only, 500)
         assert 0 < len(few) < len(all_of_them) == int(only.sum())
         assert few.min() >= 0
         assert only[few].all()
@@ -103,21 +107,21 @@ def test_lists_that_are_not_probed_give_fewer_rows_and_never_minus_one() -> None
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_query_that_is_not_finite_is_refused(bad: float) -> None:
-    given_vectors = vectors()
-    given_vectors[3, 0] = bad
-    with pytest.raises(ValueError, match="not finite"), np.errstate(invalid="ignore"):
-        flat(given_vectors).retrieve([viewed_context(1), viewed_context(3)], np.ones(COUNT, np.bool_))
+    asked = queries(vectors(), 1, 3)
+    asked[1, 0] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        flat(vectors()).search(asked, np.ones(COUNT, np.bool_), 500)
 
 
 def test_one_item_is_found() -> None:
-    ((rows, scores),) = flat(vectors(1)).retrieve([viewed_context(0)], np.ones(1, np.bool_))
+    ((rows, scores),) = flat(vectors(1)).search(queries(vectors(1), 0), np.ones(1, np.bool_), 500)
     assert rows.tolist() == [0]
     assert scores == pytest.approx([1], abs=1e-3)
 
 
 def test_identical_items_are_all_found() -> None:
     same = np.repeat(vectors(1), 20, axis=0)
-    ((rows, _),) = flat(same).retrieve([viewed_context(0)], np.ones(20, np.bool_))
+    ((rows, _),) = flat(same).search(queries(same, 0), np.ones(20, np.bool_), 500)
     assert sorted(rows.tolist()) == list(range(20))
 
 
@@ -126,7 +130,7 @@ def test_the_number_of_threads_holds_on_whichever_thread_searches() -> None:
     seen: list[int] = []
 
     def search() -> None:
-        retriever.retrieve([viewed_context(0)], np.ones(COUNT, np.bool_))
+        retriever.search(queries(vectors(), 0), np.ones(COUNT, np.bool_), 500)
         seen.append(faiss.omp_get_max_threads())
 
     thread = threading.Thread(target=search)
@@ -135,27 +139,11 @@ def test_the_number_of_threads_holds_on_whichever_thread_searches() -> None:
     assert seen == [3]
 
 
-def saved(folder: Path, count: int, given_vectors: np.ndarray) -> tuple[Path, Path]:
+@pytest.mark.parametrize("count", [9, 11])
+def test_an_index_that_does_not_belong_to_the_vectors_is_refused_by_name(tmp_path: Path, count: int) -> None:
     index = faiss.IndexFlatIP(DIMENSION)
     index.add(vectors(count).astype(np.float32))
-    faiss.write_index(index, str(folder / "index.faiss"))
-    np.save(folder / "vectors.npy", given_vectors)
-    return folder / "index.faiss", folder / "vectors.npy"
-
-
-@pytest.mark.parametrize(
-    ("count", "given_vectors", "why"),
-    [
-        (9, vectors(10), r"index\.faiss: 9 x 8, expected 10 x 8"),
-        (10, vectors(9), r"vectors\.npy: float16 \(9, 8\), expected float16 \(10, 8\)"),
-        (10, vectors(10).astype(np.float32), r"vectors\.npy: float32"),
-        (10, vectors(10).ravel(), r"vectors\.npy: float16 \(80,\)"),
-    ],
-)
-def test_files_that_do_not_belong_together_are_refused_by_name(
-    tmp_path: Path, count: int, given_vectors: np.ndarray, why: str
-) -> None:
-    index, stored = saved(tmp_path, count, given_vectors)
+    faiss.write_index(index, str(tmp_path / "index.faiss"))
     spec = IndexSpec(kind="flat", recall_at_500=1)
-    with pytest.raises(ValueError, match=why):
-        Retriever.load(index, stored, shape=(10, 8), index_spec=spec, query=QUERY, exact_below=0, threads=1)
+    with pytest.raises(ValueError, match=rf"index\.faiss: {count} x 8, expected 10 x 8"):
+        Retriever.load(tmp_path / "index.faiss", vectors(10), index_spec=spec, exact_below=0, threads=1)

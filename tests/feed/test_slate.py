@@ -24,7 +24,9 @@ def segments(draw: st.DrawFn) -> Segment:
 
 def segment(rung: Rung, rows: Sequence[int], scores: Sequence[float] | None = None) -> Segment:
     given_scores = np.linspace(1, 0, len(rows)) if scores is None else scores
-    return Segment(rung, np.array(rows, np.int32), np.array(given_scores, np.float32))
+    return Segment(
+        rung, np.array(rows, np.int32), np.array(given_scores, np.float32), np.full(len(rows), rung, np.uint8)
+    )
 
 
 def slate(

@@ -96,7 +96,8 @@ def plain_items(count: int) -> list[dict[str, Any]]:
 
 
 def plain_events(items: int, sessions: int, *, seed: int = 3) -> list[dict[str, Any]]:
-    """Sessions over 60 days: the next item is mostly the neighbour of the one before; a few items are popular."""
+    """Sessions over 60 days, four of five by one of 40 users: the next item is mostly the neighbour of the one before;
+    a few items are popular."""
     random = np.random.default_rng(seed)
     start = NOW - timedelta(days=60)
     events = []
@@ -108,6 +109,7 @@ def plain_events(items: int, sessions: int, *, seed: int = 3) -> list[dict[str, 
                 {
                     "event_id": f"e{session}-{step}",
                     "session_id": f"s{session}",
+                    "user_id": f"u{session % 40}" if session % 5 else None,
                     "item_id": f"i{row}",
                     "type": ("view", "click", "cart", "purchase")[int(random.integers(4))],
                     "occurred_at": (at + timedelta(minutes=step)).isoformat(),

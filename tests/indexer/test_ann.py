@@ -7,12 +7,16 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from indexer.ann import build_index, search, tune, write_index
+from indexer.contract.inner_product import as_wide, widened, width_of
 from indexer.contract.manifest import IndexSpec
 from indexer.errors import GateFailed
 from indexer.settings import AnnSettings
 from indexer.vector_store import Vectors
+from tests.properties import examples
 
 IVF = AnnSettings(flat_up_to=100)
 
@@ -109,3 +113,39 @@ def test_a_query_that_is_not_finite_is_refused() -> None:
 def test_one_seed_gives_one_index() -> None:
     first, second = (faiss.serialize_index(built(clustered(5000), IVF)[0]) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_vectors_of_unlike_lengths_are_found_in_few_lists() -> None:
+    """Popular items have long vectors: an index of lists by direction alone would look into nearly all of them."""
+    random = np.random.default_rng(5)
+    count, dimension = 6000, 24
+    centres = random.standard_normal((60, dimension))
+    vectors = centres[random.integers(0, 60, count)] + 0.4 * random.standard_normal((count, dimension))
+    vectors *= (0.3 + random.pareto(2.5, count))[:, None] / np.linalg.norm(vectors, axis=1, keepdims=True)
+    half = vectors.astype(np.float16)
+    queries = random.standard_normal((64, dimension)).astype(np.float32)
+    settings = AnnSettings(flat_up_to=100)
+    index = build_index(half, np.arange(count), settings, threads=1, seed=1, advance=lambda done: None)
+    assert isinstance(index, faiss.IndexIVF)
+    spec = tune(index, half, queries, settings)
+    assert spec.width == index.d == 32
+    assert spec.recall_at_500 >= 0.95
+    assert spec.nprobe <= index.nlist // 2
+    scores, rows = search(index, queries, 10, index.nlist)
+    exact = np.sort(queries @ half.astype(np.float32).T, axis=1)[:, ::-1][:, :10]
+    assert scores == pytest.approx(exact, abs=0.05 * float(np.abs(exact).max())), "inner products, within 8 bits"
+    assert (rows >= 0).all()
+
+
+@examples(100)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
+def test_widening_keeps_inner_products_and_makes_all_equally_long(seed: int, dimension: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = (random.standard_normal((7, dimension)) * random.gamma(2, 2, (7, 1))).astype(np.float32)
+    queries = random.standard_normal((3, dimension)).astype(np.float32)
+    longest = float(np.linalg.norm(vectors, axis=1).max())
+    wide = widened(vectors, longest)
+    assert wide.shape == (7, width_of(dimension))
+    assert wide.shape[1] > dimension
+    assert np.linalg.norm(wide, axis=1) == pytest.approx(longest, rel=1e-3)
+    assert as_wide(queries, wide.shape[1]) @ wide.T == pytest.approx(queries @ vectors.T, abs=1e-4)

@@ -126,7 +126,7 @@ def test_what_cannot_be_built_is_one_line_and_exit_code_2(house: House) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "serve", "request", "demo", "settings", "events", "events export", "index"]
+    ["", "serve", "request", "demo", "settings", "events", "events export", "events load", "index"]
     + [f"index {name}" for name in ("build", "list", "verify", "rollback")],
 )
 def test_every_command_explains_itself(command: str) -> None:

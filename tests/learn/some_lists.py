@@ -37,4 +37,5 @@ def make_some_lists(count: int, *, seed: int) -> Lists:
         context_vectors=context,
         context_types=np.where(mask, 5, 0).astype(np.int64),
         context_mask=mask,
+        context_rows=np.where(mask, random.integers(0, 1000, mask.shape), -1).astype(np.int32),
     )

@@ -7,7 +7,16 @@ import numpy.typing as npt
 import pytest
 
 from indexer.contract.blend import ANN, HISTORY, NEIGHBOURS, Blend, BlendSpec, blend, ranked_list
-from indexer.contract.candidates import FEATURES, INPUTS, Shelf, Shopper, attended, blended_features, ranker_tensors
+from indexer.contract.candidates import (
+    CANDIDATE_MASK,
+    FEATURES,
+    INPUTS,
+    Shelf,
+    Shopper,
+    attended,
+    blended_features,
+    ranker_tensors,
+)
 from indexer.contract.features import EMPTY as NOTHING_SEEN
 from indexer.contract.features import Context
 from indexer.contract.history import EMPTY as NOTHING_BOUGHT
@@ -141,7 +150,11 @@ def test_a_batch_holds_what_each_question_has_alone_and_zeros_beyond(shelf: Shel
     lone = replace(shopper, context=NOTHING_SEEN, history=NOTHING_BOUGHT)
     few = Blend(candidates().rows[:2], candidates().scores[:2], candidates().sources[:2])
     batch = ranker_tensors(shelf, [shopper, lone], [candidates(), few], places=4)
-    assert tuple(batch) == INPUTS
+    assert tuple(batch) == (*INPUTS, CANDIDATE_MASK)
+    assert batch[CANDIDATE_MASK].tolist() == [
+        [True] * len(candidates()),
+        [True] * 2 + [False] * (len(candidates()) - 2),
+    ]
     alone = ranker_tensors(shelf, [lone], [few], places=4)
     assert alone["context_mask"].shape == (1, 1)
     assert not alone["context_mask"].any()

@@ -16,6 +16,7 @@ from indexer.contract.history import (
     repurchase_candidates,
     repurchase_scores,
 )
+from indexer.learn import repurchase
 from indexer.learn.histories import Histories
 from indexer.learn.interactions import PURCHASE
 from indexer.learn.questions import questions
@@ -90,6 +91,17 @@ def test_the_repurchase_model_finds_what_decides() -> None:
     assert spec.intercept == pytest.approx(-1, abs=0.2)
     assert max(map(abs, (*spec.square, *spec.linear[:2], *spec.linear[3:]))) < 0.2
     assert expand(features[0]).shape == (50, 17)
+
+
+def test_the_repurchase_model_learns_from_every_kth_session_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(2)
+    features = [random.standard_normal((10, 6)).astype(np.float32) for _ in range(9)]
+    bought = [random.random(10) < 0.5 for _ in range(9)]
+    third = fit_repurchase(features[::3], bought[::3])
+    monkeypatch.setattr(repurchase, "_ITEMS", 30)
+    assert fit_repurchase(features, bought) == third
 
 
 def test_the_repurchase_model_without_examples_is_the_default() -> None:

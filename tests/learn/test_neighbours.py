@@ -33,14 +33,37 @@ def test_lists_equal_those_of_the_formula_whatever_the_blocks(
         np.testing.assert_allclose(weights, -np.sort(-similar, axis=1)[:, :20], atol=1e-3)
         for row in range(shop.log.n_items):
             known = ids[row] != NOBODY
+            order = np.lexsort((ids[row][known], -weights[row][known]))
+            np.testing.assert_array_equal(order, np.arange(known.sum()))
             np.testing.assert_allclose(similar[row][ids[row][known]], weights[row][known], atol=1e-3)
             assert np.all(weights[row][~known] == 0)
 
 
 def test_a_session_that_is_too_long_counts_no_pairs() -> None:
-    sessions = sparse.csr_matrix(np.array([[1, 1, 0, 0], [1, 1, 1, 1]], np.float32))
-    ((_, _, ids, _),) = neighbours.blocks(sessions, count=2, shrink=0, longest=3)
+    sessions = neighbours.paired(sparse.csr_matrix(np.array([[1, 1, 0, 0], [1, 1, 1, 1]], np.float32)), longest=3)
+    ((ids, _),) = neighbours.blocks(sessions, count=2, shrink=0)
     assert ids.tolist() == [[1, NOBODY], [0, NOBODY], [NOBODY, NOBODY], [NOBODY, NOBODY]]
+
+
+def test_only_the_newest_sessions_count_pairs_when_there_are_too_many() -> None:
+    sessions = sparse.csr_matrix(np.array([[1, 1, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0], [1, 0, 1]], np.float32))
+    for pairs, kept in ((None, [0, 1, 2, 4]), (21, [0, 1, 2, 4]), (20, [1, 2, 4]), (11, [2, 4]), (8, [2, 4]), (3, [])):
+        used = neighbours.paired(sessions, longest=300, pairs=pairs)
+        np.testing.assert_array_equal(used.toarray(), sessions.toarray()[kept])
+
+
+def test_equally_similar_items_are_ordered_by_row() -> None:
+    sessions = sparse.csr_matrix(np.ones((1, 5), np.float32))
+    ((ids, weights),) = neighbours.blocks(sessions, count=3, shrink=1)
+    assert ids.tolist() == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0, 1, 2]]
+    assert np.all(weights == np.float16(0.5))
+
+
+def test_a_catalogue_without_sessions_has_empty_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_ROWS_IN_BLOCK", 2)
+    found = list(neighbours.blocks(sparse.csr_matrix((3, 5), dtype=np.float32), count=2, shrink=0))
+    assert [len(ids) for ids, _ in found] == [2, 2, 1]
+    assert all((ids == NOBODY).all() and not weights.any() for ids, weights in found)
 
 
 def test_candidates_add_up_over_the_context() -> None:
@@ -69,7 +92,7 @@ def test_ppmi_equals_the_formula() -> None:
     smoothed = marginal**0.75 / (marginal**0.75).sum()
     with np.errstate(divide="ignore"):
         expected = np.maximum(np.log(met / np.outer(marginal, smoothed)), 0)
-    ours = ppmi(sparse.csr_matrix(dense), longest=100, least=1).toarray()
+    ours = ppmi(sparse.csr_matrix(dense)).toarray()
     np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
@@ -80,5 +103,6 @@ def test_embeddings_keep_the_strongest_directions() -> None:
     vectors = embed(matrix, 6, seed=1)
     assert vectors.shape == (50, 6)
     np.testing.assert_allclose(vectors @ vectors.T, matrix.toarray(), atol=1e-3)
-    np.testing.assert_array_equal(vectors, embed(matrix, 6, seed=1))
+    for threads in (1, 2, 200):
+        np.testing.assert_array_equal(vectors, embed(matrix, 6, seed=1, threads=threads))
     assert embed(sparse.csr_matrix((3, 3), dtype=np.float32), 6, seed=1).shape == (3, 6)

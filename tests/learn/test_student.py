@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from indexer.contract.blend import Blend, BlendSpec
-from indexer.contract.candidates import FEATURES, INPUTS, OUTPUT, Shelf, Shopper, ranker_tensors
+from indexer.contract.candidates import CANDIDATE_MASK, FEATURES, INPUTS, OUTPUT, Shelf, Shopper, ranker_tensors
 from indexer.contract.history import RepurchaseSpec
 from indexer.contract.neighbours import NeighbourSpec
 from indexer.errors import GateFailed
@@ -148,7 +148,11 @@ def test_training_and_serving_make_the_same_inputs(shop: Shop) -> None:
     asked = ask(questions(shop.log, start, start + DAYS, known=True, seed=1, limit=40), shop.log, 50)
     ann, near, again = (random.permuted(np.tile(np.arange(items, dtype=np.int32), (40, 1)), axis=1) for _ in range(3))
     vectors = random.standard_normal((40, DIMENSION)).astype(np.float32)
-    found = [Found(ann[at, :9], near[at, :9], again[at, :9], vectors[at]) for at in range(len(asked))]
+    none = near[0, :0]
+    found = [
+        Found(each.question.context.rows, ann[at, :9], near[at, :9], again[at, :9], none, vectors[at])
+        for at, each in enumerate(asked)
+    ]
     spec = BlendSpec()
     lists = make_lists(asked, found, shelf, spec, depth=CANDIDATES, places=PLACES)
     assert lists.answerable().any()
@@ -159,4 +163,7 @@ def test_training_and_serving_make_the_same_inputs(shop: Shop) -> None:
             ours = getattr(lists, name)[at][: served[name].shape[1]]
             np.testing.assert_array_equal(ours.astype(np.float32), served[name][0].astype(np.float32))
         assert (lists.rows[at][lists.positive[at]] >= 0).all()
+        np.testing.assert_array_equal(lists.present[at][: len(served[CANDIDATE_MASK][0])], served[CANDIDATE_MASK][0])
+        known = lists.context_rows[at][lists.context_mask[at]]
+        np.testing.assert_array_equal(shelf.vectors[known], lists.context_vectors[at][lists.context_mask[at]])
     assert len(joined([lists, lists])) == 2 * len(lists)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from indexer.contract.features import Context
-from indexer.contract.towers import BEFORE, INPUTS, OUTPUT, tower_context, tower_inputs
+from indexer.contract.towers import BEFORE, INPUTS, OUTPUT, TYPES, tower_context, tower_inputs
 from indexer.errors import GateFailed
 from indexer.learn.interactions import PURCHASE
 from indexer.learn.tower_batches import Streams
 from indexer.learn.tower_export import check_parity, export_session_tower, item_vectors, write_item_vectors
-from indexer.learn.tower_training import Towers, TowerSettings, later_loss, train
+from indexer.learn.tower_training import Towers, TowerSettings, Trainer, later_loss, train
 from indexer.learn.towers import DIMENSION, SessionTower
 from tests.learn.shop import DAYS, FIRST_DAY, Shop
 
@@ -108,6 +108,55 @@ def test_sampled_candidates_learn_as_well_as_all(shop: Shop, towers: Towers) -> 
     vectors = item_vectors(sampled, shop.content, 0)
     assert np.isfinite(vectors).all()
     assert sampled.losses[-1] < sampled.losses[0]
+
+
+def test_only_the_newest_sessions_are_asked_about_when_they_are_limited(shop: Shop) -> None:
+    past = shop.log.before(SPLIT)
+    done: list[int] = []
+    few = replace(SETTINGS, sessions=100, epochs=2)
+    assert Trainer(past, shop.content, few).asked.tolist() == Streams(past).usable[-100:].tolist()
+    limited = train(past, shop.content, few, advance=done.append)
+    assert done == [64, 36, 64, 36]
+    assert (limited.slots > 0).sum() == (np.bincount(past.rows, minlength=past.n_items) >= few.id_events).sum()
+
+
+def test_ids_are_for_those_with_the_most_events_when_they_are_limited(shop: Shop) -> None:
+    counts = np.bincount(shop.log.rows, minlength=shop.log.n_items)
+    slots = Trainer(shop.log, shop.content, replace(SETTINGS, ids=50)).slots
+    assert slots[slots > 0].tolist() == list(range(1, 51))
+    assert counts[slots > 0].min() >= counts[slots == 0].max()
+
+
+def test_negatives_are_drawn_by_a_power_of_their_counts(shop: Shop) -> None:
+    trainer = Trainer(shop.log, shop.content, replace(SETTINGS, negatives=20))
+    nothing = trainer.streams.contexts(trainer.asked[:1], np.array([1]), 5, personal=False)
+    found = np.zeros(shop.log.n_items)
+    rows, correction = trainer.candidates(nothing)
+    for _ in range(2000):
+        found[trainer.candidates(nothing)[0]] += 1
+    counts = np.bincount(shop.log.rows, minlength=shop.log.n_items) ** 0.75
+    chance = 1 - (1 - counts / counts.sum()) ** 20
+    np.testing.assert_allclose(found / 2000, chance, atol=0.05)
+    np.testing.assert_allclose(np.exp(correction), chance[rows], atol=0.01)
+
+
+def test_the_session_tower_equals_attention_over_inputs_that_are_made() -> None:
+    torch.manual_seed(1)
+    tower = SessionTower(9)
+    for parameter in (tower.position, tower.kind, tower.kind_weight):
+        torch.nn.init.normal_(parameter)
+    vectors, types = torch.randn(5, 7, DIMENSION), torch.randint(0, TYPES, (5, 7))
+    mask = torch.arange(7) < torch.tensor([7, 3, 1, 0, 5])[:, None]
+    with torch.inference_mode():
+        inputs = (vectors + tower.position[:7] + tower.kind[types]) * mask.unsqueeze(-1)
+        mean = inputs.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        query = tower.query(torch.cat([inputs[:, 0], mean], dim=1)).view(5, -1, DIMENSION)
+        logits = inputs @ query.transpose(1, 2) / DIMENSION**0.5 + tower.recency[:7] + tower.kind_weight[types]
+        weights = torch.softmax(logits.masked_fill(~mask.unsqueeze(-1), -1e9), dim=1) * mask.unsqueeze(-1)
+        heads = weights.transpose(1, 2) @ vectors
+        plain = heads.mean(dim=1)
+        expected = tower.scale * plain + tower.out(torch.cat([heads.flatten(1), plain], dim=1))
+        torch.testing.assert_close(tower(vectors, types, mask), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_log_without_sessions_gives_towers_of_content_alone(shop: Shop) -> None:

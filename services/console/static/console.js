@@ -99,10 +99,16 @@ async function turn(tokens) {
   at("feed").scrollIntoView();
 }
 
+// Another person with the same recent events: the same question.
 async function become(carried) {
   state.shopper += 1;
-  state.session = `web-${fresh()}`;
   state.user = `person-${fresh()}`;
+  await begin(carried);
+}
+
+// A new session. What this person bought in the one before is history now.
+async function begin(carried) {
+  state.session = `web-${fresh()}`;
   state.carried = carried;
   state.own = [];
   render.showShopper(state.shopper, state.session);
@@ -152,7 +158,7 @@ function listen() {
   at("next").addEventListener("click", () => turn([...state.tokens, state.next]));
   at("previous").addEventListener("click", () => turn(state.tokens.slice(0, -1)));
   at("twin").addEventListener("click", () => become([...state.carried, ...state.own]));
-  at("fresh").addEventListener("click", () => become([]));
+  at("fresh").addEventListener("click", () => begin([]));
   at("live").addEventListener("click", () => {
     state.live = !state.live;
     render.showLive(state.live);

@@ -1,6 +1,6 @@
 // From answers to the page. Text of a catalogue enters by textContent only.
 
-import { CACHES, KINDS, REASONS, RUNGS, VERBS } from "./words.js";
+import { CACHES, KINDS, REASONS, RUNGS, SOURCES, VERBS } from "./words.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -20,10 +20,20 @@ function age(seconds) {
   return seconds < 90 ? `${seconds.toFixed(1)} s` : `${(seconds / 60).toFixed(1)} min`;
 }
 
-function about(item) {
+function tags(sources) {
+  return sources.map((source) => {
+    const [name, text] = SOURCES[source] ?? [source, ""];
+    const tag = make("span", `tag from-${source}`, name);
+    tag.title = text;
+    return tag;
+  });
+}
+
+function about(item, sources = []) {
   const details = make("span", "details");
   if (item.category) details.append(make("span", "category", item.category));
   if (price(item.price)) details.append(make("span", "price", price(item.price)));
+  details.append(...tags(sources));
   return make("span", "about", make("span", "title", item.title), details);
 }
 
@@ -76,7 +86,7 @@ export function showItems(items, described, before, kind) {
       fill.style.width = `${(100 * Math.max(item.score, 0)) / most}%`;
       const score = make("span", "score", make("span", "value", item.score.toFixed(3)), make("span", "track", fill));
       score.title = "Score; comparable within this page only";
-      return make("li", "", make("span", "rank", String(item.rank)), about(details), moved, score, pickButton(details, kind));
+      return make("li", "", make("span", "rank", String(item.rank)), about(details, item.sources), moved, score, pickButton(details, kind));
     }),
   );
 }
@@ -103,13 +113,14 @@ export function showSource(source, roundTripMs) {
   at("cache").className = hit ? "hit" : "";
   at("age").textContent = hit || source.cache === "stale" ? age(source.cache_age_seconds) : "Computed now";
   at("context").textContent = String(source.context_events);
+  at("history").textContent = String(source.history_items);
   at("ranker").textContent = source.ranker_id || "none";
   at("snapshot").textContent = source.snapshot_id || "none";
   at("response").textContent = source.response_id;
   showStages(source.stages, roundTripMs);
 }
 
-const SCORING = new Set(["queue", "retrieve", "rerank"]);
+const SCORING = new Set(["queue", "retrieve", "rerank", "personal"]);
 
 // Stages with where their bars begin, milliseconds from the start. They come in order and do not overlap.
 export function waterfall(stages) {

@@ -1,0 +1,151 @@
+"""Which teacher, which student: chosen on validation, fitted again on all that is known.
+
+Q questions, C candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from indexer.learn.list_training import ListSettings, Trained, score, soft_targets
+from indexer.learn.lists import Lists, Scores
+from indexer.learn.student import Student, fit_student
+from indexer.learn.teacher import Mean, Teacher, Transformer, Trees, best_teacher, cross_fitted
+from indexer.progress import Stages
+from indexer.settings import LearnSettings
+
+LABELS, DISTILLED = "labels", "distilled"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The teacher and the student that were best on validation, each knowing for how long to learn.
+
+    module, soft    the student itself, and the soft targets float32 [Q, C] that it was told, if it was
+    strong          the listwise transformer, where one is wanted for the cascade
+    figures         NDCG@10 on validation of every teacher and student that was tried
+    """
+
+    teacher_name: str
+    teacher: Teacher
+    student_name: str
+    labels: ListSettings
+    distilled: ListSettings
+    module: Student
+    soft: Scores | None
+    strong: Transformer | None
+    figures: dict[str, float]
+
+    @property
+    def student(self) -> ListSettings:
+        """The settings of the student that is published."""
+        return self.labels if self.student_name == LABELS else self.distilled
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Both students and the teacher after learning from the same lists; `soft` float32 [Q, C], cross-fitted."""
+
+    teacher: Teacher
+    students: dict[str, Trained[Student]]
+    scores: Scores
+
+
+def choose(
+    train: Lists,
+    check: Lists,
+    settings: LearnSettings,
+    stages: Stages,
+    *,
+    threads: int,
+    seed: int,
+    reader: Callable[[], Teacher],
+) -> Chosen:
+    """Fits every teacher that the settings name, and both students, on `train`; compares them on `check`.
+
+    `reader` makes the cross-encoder, which needs to know the items' titles.
+    """
+    base = ListSettings(epochs=settings.epochs, threads=threads, seed=seed)
+    with stages.stage("teachers"):
+        fitted = _teachers(train, check, settings, base, reader)
+        name, teacher, figures = best_teacher(fitted, check)
+        soft = soft_targets(cross_fitted(teacher, train, seed=seed), train)
+        strong = _strong(dict(fitted), train, check, settings, base)
+    with stages.stage("students"):
+        without = fit_student(train, base, check=check)
+        with_soft = fit_student(train, replace(base, soft=settings.soft), check=check, soft=soft)
+    students = {LABELS: without, DISTILLED: with_soft}
+    figures |= {f"student_{key}": float(check.ndcg(score(each.module, check)).mean()) for key, each in students.items()}
+    best = max(students, key=lambda key: figures[f"student_{key}"])
+    return Chosen(
+        teacher_name=name,
+        teacher=teacher,
+        student_name=best,
+        labels=replace(base, epochs=without.epochs),
+        distilled=replace(base, epochs=with_soft.epochs, soft=settings.soft),
+        module=students[best].module,
+        soft=soft if best == DISTILLED else None,
+        strong=strong,
+        figures={key: round(figure, 5) for key, figure in figures.items()},
+    )
+
+
+def fit(
+    chosen: Chosen, lists: Lists, stages: Stages, *, seed: int, wanted: Sequence[str] = (LABELS, DISTILLED)
+) -> Fitted:
+    """Teacher and students from scratch on `lists`, for as long as was best on validation."""
+    students: dict[str, Trained[Student]] = {}
+    scores = np.zeros(lists.rows.shape, np.float32)
+    teacher = chosen.teacher
+    if DISTILLED in wanted:
+        with stages.stage("teachers"):
+            teacher = chosen.teacher.fit(lists)
+            scores = cross_fitted(teacher, lists, seed=seed)
+    with stages.stage("students"):
+        if LABELS in wanted:
+            students[LABELS] = fit_student(lists, chosen.labels)
+        if DISTILLED in wanted:
+            students[DISTILLED] = fit_student(lists, chosen.distilled, soft=soft_targets(scores, lists))
+    return Fitted(teacher, students, scores)
+
+
+def _teachers(
+    train: Lists, check: Lists, settings: LearnSettings, base: ListSettings, reader: Callable[[], Teacher]
+) -> list[tuple[str, Teacher]]:
+    makers: dict[str, Callable[[], Teacher]] = {
+        "trees": lambda: Trees(threads=base.threads, seed=base.seed),
+        "transformer": lambda: _transformer(settings, base),
+        "cross_encoder": reader,
+    }
+    fitted: dict[str, Teacher] = {
+        name: make().fit(train, check) for name, make in makers.items() if name in settings.teachers
+    }
+    if "mean" in settings.teachers and len(fitted) > 1:
+        fitted["mean"] = Mean(tuple(fitted.values()))
+    return list(fitted.items())
+
+
+def _transformer(settings: LearnSettings, base: ListSettings) -> Transformer:
+    return Transformer(replace(base, rate=1e-3), settings.transformer_members)
+
+
+def _strong(
+    fitted: dict[str, Teacher], train: Lists, check: Lists, settings: LearnSettings, base: ListSettings
+) -> Transformer | None:
+    """One transformer for the cascade: the first of the teacher's, or one that is fitted for it."""
+    if not settings.strong_ranker:
+        return None
+    known = fitted.get("transformer")
+    if not isinstance(known, Transformer):
+        known = replace(_transformer(settings, base), members=1).fit(train, check)
+    return replace(known, members=1, modules=known.modules[:1])
+
+
+def figures_of(fitted: Fitted, lists: Lists) -> dict[str, Any]:
+    """Scores float32 [Q, C] of the teacher and of each student, by name."""
+    out = {"teacher": fitted.teacher.score(lists)}
+    return out | {f"student_{name}": score(each.module, lists) for name, each in fitted.students.items()}
