@@ -116,7 +116,7 @@ class TowersSettings(_Section):
     batch: int = Field(default=512, ge=2, le=65_536)
     places: int = Field(default=50, ge=1, le=1000, description="events of a session and before that are attended to")
     targets: int = Field(default=8, ge=1, le=1000, description="of a session, a step")
-    negatives: int = Field(default=4096, ge=1, le=1_000_000, description="drawn for each step")
+    negatives: int = Field(default=2048, ge=1, le=1_000_000, description="drawn for each step")
     sessions: int | None = Field(default=None, ge=1, description="learned from in an epoch, the newest; None: all")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -127,7 +127,7 @@ class NeighbourSettings(_Section):
     count: int = Field(default=200, ge=1, le=1000, description="neighbours of each item")
     shrink: float = Field(default=5, ge=0, le=1000)
     longest_session: int = Field(default=300, ge=2, le=10_000, description="items; longer ones count no pairs")
-    pairs: int = Field(default=100_000_000, ge=1, description="of items in sessions, the newest, that are counted")
+    pairs: int = Field(default=500_000_000, ge=1, description="of items in sessions, the newest, that are counted")
 
 
 TeacherName = Literal["trees", "transformer", "mean", "cross_encoder"]

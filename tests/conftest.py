@@ -1,5 +1,9 @@
 """Fixtures for all tests."""
 
-from tests.servers import _servers, own_server, server
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do: tests share their cores, too
+
+from tests.servers import _servers, own_server, server  # noqa: E402
 
 __all__ = ["_servers", "own_server", "server"]

@@ -103,7 +103,6 @@ def _towers(settings: IndexSettings) -> TowerSettings:
         epochs=towers.epochs,
         negatives=towers.negatives,
         sessions=towers.sessions,
-        pairs=settings.learn.neighbours.pairs,
         longest_session=settings.learn.neighbours.longest_session,
         device=device_of(towers.device),
         threads=settings.thread_count,

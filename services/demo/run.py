@@ -32,11 +32,10 @@ LEARNING = (
     "index.learn.evaluate_questions = 2000",
     'index.learn.teachers = ["trees"]',
     "index.learn.epochs = 4",
-    "index.learn.towers.epochs = 1",
-    "index.learn.towers.places = 30",
-    "index.learn.towers.negatives = 2048",
-    "index.learn.towers.sessions = 60000",
-    "index.learn.neighbours.pairs = 10000000",
+    "index.learn.towers.epochs = 2",
+    "index.learn.towers.places = 20",
+    "index.learn.towers.negatives = 1024",
+    'index.ranker.variants = ["fp32", "fp16", "int8"]',
 )
 _WELL_KNOWN = (50051, 8080)
 _INTERRUPTED = 130

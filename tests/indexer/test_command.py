@@ -96,7 +96,7 @@ def test_snapshots_are_listed_verified_and_rolled_back(house: House) -> None:
         (second, first, True),
         (first, None, False),
     ]
-    assert house.feedline("index", "verify").stdout.startswith(f"{second}: 7 files whole, 3 items, 8 golden queries")
+    assert house.feedline("index", "verify").stdout.startswith(f"{second}: 10 files whole, 3 items, 8 golden queries")
     assert house.feedline("index", "rollback").stdout == f"serving {first} from now on\n"
     assert current_id(house.snapshots) == first
     nothing_left = house.feedline("index", "rollback")
