@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from indexer.learn.interactions import PURCHASE, Interactions, interactions
+from indexer.contract.features import PURCHASE
+from indexer.learn.interactions import Interactions, interactions
 from services.demo.dataset import prepare
 
 SEED = 7

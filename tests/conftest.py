@@ -4,6 +4,6 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do: tests share their cores, too
 
-from tests.servers import _servers, own_server, server  # noqa: E402
+from tests.servers import _servers, own_server, server
 
 __all__ = ["_servers", "own_server", "server"]

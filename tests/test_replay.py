@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from indexer.contract.features import PURCHASE
 from indexer.contract.snapshot import current_id, open_snapshot
 from indexer.contract.towers import Mode
 from indexer.contract.visits import Answered, Visit
-from indexer.learn.interactions import PURCHASE, Interactions, interactions
+from indexer.learn.interactions import Interactions, interactions
 from indexer.learn.questions import Question, questions
 from indexer.learn.remembered import remembered
 from indexer.learn.retrieval import Asked, ask

@@ -21,9 +21,13 @@ TYPE_WEIGHT = np.array([0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 1.0], np.float32)
 what was done in earlier sessions (`towers.BEFORE`)."""
 
 
+PURCHASE = 5
+"""As in feed.proto."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`rows` int32 [K] and `types` uint8 [K], newest first, one entry per item (its latest event)."""
+    """`rows` int32 [K] and `types` uint8 [K], newest first, one entry per item (its latest event; see make_context)."""
 
     rows: Rows
     types: npt.NDArray[np.uint8]
@@ -36,12 +40,16 @@ EMPTY = Context(np.empty(0, np.int32), np.empty(0, np.uint8))
 
 
 def make_context(rows: list[int], types: list[int], max_events: int) -> Context:
-    """A context of events given newest first: the latest event of each item, at most `max_events` items."""
+    """A context of events given newest first: the latest event of each item, at most `max_events` items.
+
+    What was bought stays bought, whatever was done with it later in the session.
+    """
     latest: dict[int, int] = {}
     for row, kind in zip(rows, types, strict=True):
-        if len(latest) == max_events:
-            break
-        latest.setdefault(row, kind)
+        if row in latest:
+            latest[row] = PURCHASE if kind == PURCHASE else latest[row]
+        elif len(latest) < max_events:
+            latest[row] = kind
     return Context(np.array(list(latest), np.int32), np.array(list(latest.values()), np.uint8))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from indexer.contract.features import PURCHASE
 from indexer.contract.history import EMPTY, History
-from indexer.learn.interactions import PURCHASE, Interactions
+from indexer.learn.interactions import Interactions
 
 
 class Histories:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from indexer.contract.features import PURCHASE
 from indexer.contract.items import Rows
 
 Types = npt.NDArray[np.uint8]
@@ -20,15 +21,14 @@ Days = npt.NDArray[np.float64]
 Offsets = npt.NDArray[np.int64]
 Csr: TypeAlias = sparse.csr_matrix
 
-PURCHASE = 5
-"""As in feed.proto."""
 ANONYMOUS = -1
 _DAY_NS = 86_400e9
 
 
 @dataclass(frozen=True, slots=True)
 class Interactions:
-    """Events after one another; the latest event of an item in a session stands for all of them.
+    """Events after one another; the latest event of an item in a session stands for all of them, as a purchase if
+    one of them was one.
 
     rows int32 [E], types uint8 [E] (numbers of feed.proto), days float64 [E] (since 1970), session s has the events
     `starts[s]` to `starts[s + 1]`, int64 [S + 1], ascending by `begun` float64 [S], and belongs to `users[s]`
@@ -107,19 +107,22 @@ def interactions(
     names, session = np.unique(sessions, return_inverse=True)
     days = occurred_at.astype("datetime64[ns]").astype(np.int64) / _DAY_NS
     order = np.lexsort((tie_break(rows, session, seed), days, session))
-    order = order[_latest(session[order], rows[order])]
+    last, bought = _latest(session[order], rows[order], types[order] == PURCHASE)
+    types = np.where(bought, np.uint8(PURCHASE), types[order][last])
+    order = order[last]
     first = np.full(len(names), np.inf)
     np.minimum.at(first, session, days)
     place = np.empty(len(names), np.int64)
     by_time = np.argsort(first, kind="stable")
     place[by_time] = np.arange(len(names))
-    order = order[np.argsort(place[session[order]], kind="stable")]
+    by_session = np.argsort(place[session[order]], kind="stable")
+    order, types = order[by_session], types[by_session]
     owner = np.full(len(names), ANONYMOUS, np.int64)
     owner[place[session[order]]] = users[order]
     known = np.unique(owner[owner >= 0])
     return Interactions(
         rows[order].astype(np.int32),
-        types[order].astype(np.uint8),
+        types.astype(np.uint8),
         days[order],
         np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(place[session[order]], minlength=len(names)))]),
         first[by_time],
@@ -138,10 +141,16 @@ def tie_break(rows: Rows, sessions: npt.NDArray[np.int64], seed: int) -> npt.NDA
     return np.asarray(mixed ^ (mixed >> np.uint64(31)), np.uint64)
 
 
-def _latest(sessions: npt.NDArray[np.int64], rows: Rows) -> npt.NDArray[np.int64]:
-    """Places of the last event of each (session, item), ascending."""
+def _latest(
+    sessions: npt.NDArray[np.int64], rows: Rows, purchase: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Places of the last event of each (session, item), ascending, and whether the item was bought in the session."""
     place = np.arange(len(rows))
     order = np.lexsort((place, rows, sessions))
     last = np.ones(len(rows), bool)
     last[:-1] = (sessions[order][1:] != sessions[order][:-1]) | (rows[order][1:] != rows[order][:-1])
-    return np.sort(order[last])
+    begins = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1]) if len(rows) else np.empty(0, np.int64)
+    bought = np.logical_or.reduceat(purchase[order], begins) if len(rows) else np.empty(0, bool)
+    places = order[last]
+    by_place = np.argsort(places)
+    return places[by_place], bought[by_place]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from indexer.contract.features import PURCHASE
 from indexer.contract.history import EMPTY, History
 from indexer.contract.purchases import UserPurchases, session_tag
 from indexer.contract.visits import Visit
-from indexer.learn.interactions import PURCHASE
 
 _DAY_MS = 86_400_000.0
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from indexer.contract.features import PURCHASE
 from indexer.contract.items import Rows
 from indexer.contract.purchases import Bought, UserPurchases, session_tag
 from indexer.contract.visits import Deed, Visit
-from indexer.learn.interactions import PURCHASE, Interactions
+from indexer.learn.interactions import Interactions
 from indexer.learn.questions import Question
 
 _DAY_MS = 86_400_000.0

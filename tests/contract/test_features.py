@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.contract.features import Context, make_context, query_vector, weights
+from indexer.contract.features import PURCHASE, Context, make_context, query_vector, weights
 from indexer.contract.manifest import QuerySpec
 from tests.properties import examples
 
@@ -20,11 +20,15 @@ def context(*events: tuple[int, int], max_events: int = 20) -> Context:
 
 @examples(100)
 @given(EVENTS, st.integers(1, 10))
-def test_a_context_is_the_latest_event_of_each_of_the_last_items(events: list[tuple[int, int]], limit: int) -> None:
+def test_a_context_is_the_latest_event_or_the_purchase_of_each_of_the_last_items(
+    events: list[tuple[int, int]], limit: int
+) -> None:
     made = context(*events, max_events=limit)
     wanted: dict[int, int] = {}
     for row, kind in events:
         wanted.setdefault(row, kind)
+        if kind == PURCHASE:
+            wanted[row] = PURCHASE
     assert list(zip(made.rows.tolist(), made.types.tolist(), strict=True)) == list(wanted.items())[:limit]
 
 

@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 
 from cache.breaker import Breaker
 from cache.redis_link import RedisLink, open_client
+from indexer.contract.features import PURCHASE
 from indexer.contract.purchases import Bought, UserPurchases, session_tag
 from indexer.learn.histories import Histories
-from indexer.learn.interactions import PURCHASE, interactions
+from indexer.learn.interactions import interactions
 from services.domain import EventType, PastPurchase, PastPurchases, ShopEvent
 from services.errors import StateUnavailable
 from services.feed.event_stream import EventStream, Recorded

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from indexer.learn.interactions import PURCHASE, Interactions, interactions
+from indexer.contract.features import PURCHASE
+from indexer.learn.interactions import Interactions, interactions
 
 START = np.datetime64("2026-01-01T00:00:00", "ns")
 FIRST_DAY = float(START.astype(np.int64) / 86_400e9)

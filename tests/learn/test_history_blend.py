@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.contract.blend import ANN, HISTORY, NEIGHBOURS, BlendSpec, blend, ranked_list, source_names
+from indexer.contract.features import PURCHASE
 from indexer.contract.history import (
     EMPTY,
     FEATURES,
@@ -18,7 +19,6 @@ from indexer.contract.history import (
 )
 from indexer.learn import repurchase
 from indexer.learn.histories import Histories
-from indexer.learn.interactions import PURCHASE
 from indexer.learn.questions import questions
 from indexer.learn.repurchase import fit_repurchase
 from indexer.learn.retrieval import ask

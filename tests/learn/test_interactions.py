@@ -29,6 +29,12 @@ def test_the_latest_event_of_an_item_in_a_session_stands_for_all() -> None:
     assert log.types.tolist() == [2, 5]
 
 
+def test_what_was_bought_stays_bought_whatever_is_done_with_it_later_in_the_session() -> None:
+    log = build((3, 5, 7, 1, 0), (4, 2, 7, 1, 1), (3, 2, 7, 1, 2), (3, 2, 7, 2, 3))
+    assert log.rows.tolist() == [4, 3, 3]
+    assert log.types.tolist() == [2, 5, 2]
+
+
 def test_items_of_one_timestamp_do_not_keep_the_order_of_the_file() -> None:
     one_basket = [(row, 5, 1, 1, 0) for row in range(10)]
     order = build(*one_basket).rows.tolist()

@@ -8,10 +8,9 @@ import onnxruntime
 import pytest
 import torch
 
-from indexer.contract.features import Context
+from indexer.contract.features import PURCHASE, Context
 from indexer.contract.towers import BEFORE, INPUTS, OUTPUT, TYPES, tower_context, tower_inputs
 from indexer.errors import GateFailed
-from indexer.learn.interactions import PURCHASE
 from indexer.learn.tower_batches import Streams
 from indexer.learn.tower_export import check_parity, export_session_tower, item_vectors, write_item_vectors
 from indexer.learn.tower_training import Towers, TowerSettings, Trainer, later_loss, train

@@ -5,10 +5,11 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from indexer.contract.features import PURCHASE
 from indexer.contract.purchases import UserPurchases, session_tag
 from indexer.contract.visits import Deed, Visit
 from indexer.learn.histories import Histories
-from indexer.learn.interactions import PURCHASE, Interactions, interactions
+from indexer.learn.interactions import Interactions, interactions
 from indexer.learn.questions import questions
 from indexer.learn.remembered import remembered
 from indexer.learn.visits import make_visits, milliseconds, pasts, user_name
