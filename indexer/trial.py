@@ -146,7 +146,7 @@ def by_source(ranker: SnapshotRanker, asked: Sequence[Asked], mode: Mode) -> dic
     found = ranker.find([ranker.kept(each) for each in asked], mode)
     return {
         "towers": [each.ann for each in found],
-        "neighbours": [each.neighbours for each in found],
+        "neighbours": [each.neighbours if len(each.context) else each.near for each in found],
         "history": [each.history for each in found],
         "blend": [each.blend(spec).rows for each in found],
     }
@@ -235,7 +235,7 @@ def _served(
     every.sort(key=lambda one: one[:3])
     questions = [each for _, _, _, each in every]
     visits = make_visits(questions, log, start, items.item_id)
-    known = list(pasts(questions, log, start, items.item_id))
+    known = list(pasts(questions, log, start, items.item_id, kept))
     with stages.stage("serve", len(visits), "feeds") as advance:
         answers = serve(known, visits, advance)
     out: dict[str, list[Answered]] = {name: [] for name in by_setting}

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+AT_ONCE = 100
+"""Events that are recorded by one call, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deed:

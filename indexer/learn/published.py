@@ -7,7 +7,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +20,7 @@ from indexer.learn.list_training import soft_targets
 from indexer.learn.listwise import check_listwise, export_listwise, listwise_inputs
 from indexer.learn.material import Material
 from indexer.learn.onnx_file import onnx_bytes
-from indexer.learn.rankers import DISTILLED, fit
+from indexer.learn.rankers import DISTILLED, fit_chosen
 from indexer.learn.rehearsal import Rehearsal
 from indexer.learn.student import check_student, export_student, student_inputs
 from indexer.learn.study import Method, Study, study
@@ -66,17 +65,16 @@ def learn_today(
             parity = tower_export.check_parity(today.towers.session, path, seed=seed)
         report["towers"] = {"epochs": today.towers.epochs, "parity": parity}
     chosen = rehearsal.chosen
-    fitted = fit(chosen, rehearsal.lists, stages, seed=seed, wanted=(chosen.student_name,))
-    taught = rehearsal.lists.take(np.arange(len(rehearsal.fitted.scores)))
-    write_scores(folder / names.TEACHER_SCORES, taught, rehearsal.fitted.scores)
-    student = fitted.students[chosen.student_name].module
+    write_scores(folder / names.TEACHER_SCORES, rehearsal.lists, rehearsal.scores)
+    with stages.stage("students"):
+        student = fit_chosen(chosen, chosen.student_name, rehearsal.lists, rehearsal.scores).module
     dimension = today.shelf.vectors.shape[1]
     path = folder / names.RANKER
     with stages.stage("export"):
         export_student(student, dimension, path)
         parity = check_student(student, dimension, path, seed=seed)
         if rehearsal.precision != "fp32":
-            soft = soft_targets(fitted.scores, rehearsal.lists) if chosen.student_name == DISTILLED else None
+            soft = soft_targets(rehearsal.scores, rehearsal.lists) if chosen.student_name == DISTILLED else None
             (made,) = variants(
                 student, dimension, rehearsal.lists, chosen.student, soft=soft, wanted=(rehearsal.precision,)
             )

@@ -5,7 +5,7 @@ Q questions, C candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ class Chosen:
     """The teacher and the student that were best on validation, each knowing for how long to learn.
 
     module, soft    the student itself, and the soft targets float32 [Q, C] that it was told, if it was
+    scores          the teacher's of the questions of both windows, float32 [Q, C]; it had not seen any of them
     strong          the listwise transformer, where one is wanted for the cascade
     figures         NDCG@10 on validation of every teacher and student that was tried
     """
@@ -37,6 +38,7 @@ class Chosen:
     distilled: ListSettings
     module: Student
     soft: Scores | None
+    scores: Scores
     strong: Transformer | None
     figures: dict[str, float]
 
@@ -48,11 +50,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Both students and the teacher after learning from the same lists; `soft` float32 [Q, C], cross-fitted."""
+    """The teacher and both students after learning from the same lists."""
 
     teacher: Teacher
     students: dict[str, Trained[Student]]
-    scores: Scores
 
 
 def choose(
@@ -73,7 +74,8 @@ def choose(
     with stages.stage("teachers"):
         fitted = _teachers(train, check, settings, base, reader)
         name, teacher, figures = best_teacher(fitted, check)
-        soft = soft_targets(cross_fitted(teacher, train, seed=seed), train)
+        unseen = cross_fitted(teacher, train, seed=seed)
+        soft = soft_targets(unseen, train)
         strong = _strong(dict(fitted), train, check, settings, base)
     with stages.stage("students"):
         without = fit_student(train, base, check=check)
@@ -89,28 +91,26 @@ def choose(
         distilled=replace(base, epochs=with_soft.epochs, soft=settings.soft),
         module=students[best].module,
         soft=soft if best == DISTILLED else None,
+        scores=np.concatenate([unseen, teacher.score(check)]),
         strong=strong,
         figures={key: round(figure, 5) for key, figure in figures.items()},
     )
 
 
-def fit(
-    chosen: Chosen, lists: Lists, stages: Stages, *, seed: int, wanted: Sequence[str] = (LABELS, DISTILLED)
-) -> Fitted:
-    """Teacher and students from scratch on `lists`, for as long as was best on validation."""
-    students: dict[str, Trained[Student]] = {}
-    scores = np.zeros(lists.rows.shape, np.float32)
-    teacher = chosen.teacher
-    if DISTILLED in wanted:
-        with stages.stage("teachers"):
-            teacher = chosen.teacher.fit(lists)
-            scores = cross_fitted(teacher, lists, seed=seed)
+def fit(chosen: Chosen, lists: Lists, stages: Stages) -> Fitted:
+    """Teacher and students from scratch on the questions of `choose`, for as long as was best on validation."""
+    with stages.stage("teachers"):
+        teacher = chosen.teacher.fit(lists)
     with stages.stage("students"):
-        if LABELS in wanted:
-            students[LABELS] = fit_student(lists, chosen.labels)
-        if DISTILLED in wanted:
-            students[DISTILLED] = fit_student(lists, chosen.distilled, soft=soft_targets(scores, lists))
-    return Fitted(teacher, students, scores)
+        students = {name: fit_chosen(chosen, name, lists, chosen.scores) for name in (LABELS, DISTILLED)}
+    return Fitted(teacher, students)
+
+
+def fit_chosen(chosen: Chosen, name: str, lists: Lists, scores: Scores) -> Trained[Student]:
+    """A student from scratch on `lists`; `scores` float32 [Q, C] of a teacher that had not seen them."""
+    if name == LABELS:
+        return fit_student(lists, chosen.labels)
+    return fit_student(lists, chosen.distilled, soft=soft_targets(scores, lists))
 
 
 def _teachers(

@@ -23,12 +23,12 @@ from indexer.learn.compress import measure, variants
 from indexer.learn.cross_encoder import Reader
 from indexer.learn.lessons import Window, best_blend, lesson_questions, window
 from indexer.learn.list_training import score
-from indexer.learn.lists import Lists, joined
+from indexer.learn.lists import Lists, Scores, joined
 from indexer.learn.material import Material, Windows
 from indexer.learn.onnx_ranker import run_times
 from indexer.learn.questions import questions
 from indexer.learn.ranker_export import ranker_bytes
-from indexer.learn.rankers import Chosen, Fitted, choose, fit
+from indexer.learn.rankers import Chosen, choose, fit
 from indexer.learn.rehearsed import ParentRanking, evaluated
 from indexer.learn.retrieval import Asked, ask
 from indexer.learn.study import Method, repurchase_before, study
@@ -48,7 +48,7 @@ class Rehearsal:
     """What the past taught: how to blend, who ranks and for how long to learn, and what it is worth.
 
     lists       all questions with their candidates, to learn from again
-    fitted      has learned from the windows before the evaluation
+    scores      the teacher's, float32 [Q, C], of each question before it had seen it
     precision   the variant of the ranker that is cheapest within the floor; see `compress`
     report      what was tried on validation
     """
@@ -57,8 +57,8 @@ class Rehearsal:
     sources: SourcesSpec
     method: Method
     chosen: Chosen
-    fitted: Fitted
     lists: Lists
+    scores: Scores
     precision: str
     cascade: CascadeSpec | None
     report: dict[str, Any]
@@ -132,13 +132,14 @@ def rehearse(
         precision = cheapest(table, ranker.floor).name
         cascade = _cascade(chosen, check_lists, size, seed)
     known = joined([train_lists, check_lists])
-    fitted = fit(chosen, known, stages, seed=seed)
+    fitted = fit(chosen, known, stages)
 
     late = study(material, windows.evaluate, folder / "late", stages, method, again(windows.evaluate))
     with stages.stage("evaluate"):
         later = window(late, asked(windows.evaluate, windows.end, learn.evaluate_questions), "shared")
         later_lists = lists(later)
         evaluation = evaluated(windows, later, later_lists, sources.shared, chosen, fitted, parent, seed)
+        scores = np.concatenate([chosen.scores, fitted.teacher.score(later_lists)])
     everything = joined([known, later_lists])
     final = sources.model_copy(update={"repurchase": again(windows.end)})
     report = {
@@ -146,7 +147,7 @@ def rehearse(
         "compression": [row.as_dict() for row in table],
         "assembly_ms": round(assembly_s * 1e3, 3),
     }
-    return Rehearsal(windows, final, method, chosen, fitted, everything, precision, cascade, report, evaluation)
+    return Rehearsal(windows, final, method, chosen, everything, scores, precision, cascade, report, evaluation)
 
 
 def _reader(material: Material, settings: IndexSettings) -> Teacher:

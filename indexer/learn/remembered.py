@@ -14,7 +14,7 @@ import numpy as np
 from indexer.contract.features import PURCHASE
 from indexer.contract.history import EMPTY, History
 from indexer.contract.purchases import UserPurchases, session_tag
-from indexer.contract.visits import Visit
+from indexer.contract.visits import AT_ONCE, Visit
 
 _DAY_MS = 86_400_000.0
 
@@ -37,29 +37,34 @@ class _User:
     sessions: int = 0
     tag: str = ""
 
+    def forget(self, most: int) -> None:
+        """Leaves the `most` items that were bought last; the service forgets after each call."""
+        by_time = sorted(self.items.items(), key=lambda one: one[1].last_ms)
+        self.items = dict(by_time[max(0, len(by_time) - most) :])
+
 
 def remembered(
     pasts: Iterable[UserPurchases], visits: Sequence[Visit], row: Callable[[str], int | None], most: int
 ) -> list[History]:
-    """The history that stands there when each visit is answered, at most `most` items, in rows of `row`."""
-    users = {past.user_id: _known(past, most) for past in pasts}
+    """The history that stands when each visit is answered, in rows of `row`; `pasts` hold `most` items at most."""
+    users = {past.user_id: _known(past) for past in pasts}
     out = []
     for visit in visits:
         user = users.setdefault(visit.user_id, _User()) if visit.user_id else _User()
         for session, deeds in visit.before:
-            for deed in deeds:
-                if deed.type == PURCHASE:
-                    _buy(user, session_tag(session), deed.item_id, deed.at_ms)
-                    while len(user.items) > most:
-                        del user.items[next(iter(user.items))]
+            for first in range(0, len(deeds), AT_ONCE):
+                for deed in deeds[first : first + AT_ONCE]:
+                    if deed.type == PURCHASE:
+                        _buy(user, session_tag(session), deed.item_id, deed.at_ms)
+                user.forget(most)
         out.append(_history(user, row))
     return out
 
 
-def _known(past: UserPurchases, most: int) -> _User:
+def _known(past: UserPurchases) -> _User:
     user = _User(sessions=past.anything.times[0] + 1, tag=past.anything.tags[0])
     bought = past.items
-    for at in reversed(range(min(most, len(past.item_ids)))):
+    for at in reversed(range(len(past.item_ids))):
         first = min(bought.first_ms[at], bought.at_ms[at]) if bought.times[at] else bought.at_ms[at]
         last = max(bought.last_ms[at], bought.at_ms[at])
         user.items[past.item_ids[at]] = _Item(bought.times[at] + 1, bought.tags[at], first, last)

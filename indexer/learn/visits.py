@@ -52,8 +52,11 @@ def make_visits(questions: Sequence[Question], log: Interactions, start: float, 
     return visits
 
 
-def pasts(questions: Sequence[Question], log: Interactions, start: float, item_id: ItemId) -> Iterator[UserPurchases]:
-    """What the users of the questions bought before `start` (days); users without a purchase are left out."""
+def pasts(
+    questions: Sequence[Question], log: Interactions, start: float, item_id: ItemId, most: int
+) -> Iterator[UserPurchases]:
+    """What the users of the questions bought before `start` (days), the `most` items bought last; users without a
+    purchase are left out."""
     sessions, starts = log.sessions_of_users()
     for user in sorted({each.user for each in questions if each.user >= 0}):
         mine = sessions[starts[user] : starts[user + 1]]
@@ -66,8 +69,7 @@ def pasts(questions: Sequence[Question], log: Interactions, start: float, item_i
                 row = int(log.rows[at])
                 found[row] = [*found.pop(row, []), bought]  # whatever was bought last stands last
                 anything[number] = bought
-        if found:
-            items = list(reversed(found.items()))
+        if items := list(reversed(found.items()))[:most]:
             ids = [item_id(row) for row, _ in items]
             columns = _bought([list(anything.values())]), ids, _bought([purchases for _, purchases in items])
             yield UserPurchases(TENANT, user_name(user), *columns)
