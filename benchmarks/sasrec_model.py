@@ -46,6 +46,7 @@ def main() -> None:
         lr=options["rate"],
         dropout_rate=options["dropout"],
         loss=options["loss"],
+        n_negatives=options["negatives"],
         recommend_torch_device="cpu",
         deterministic=True,
     )

@@ -32,6 +32,9 @@ class Metrics:
         self.page_seconds = histogram("feedline_page_seconds", "Time of a page in the service", _SECONDS, "rung")
         self.stage_seconds = histogram("feedline_stage_seconds", "Time of a page in one stage", _SECONDS, "stage")
         self.batch_size = histogram("feedline_batch_size", "Pieces of work in a scored batch", _BATCH)
+        self.strong = counter(
+            "feedline_strong_ranker_total", "Questions for the strong ranker of the cascade", "outcome"
+        )
         self.in_flight = gauge("feedline_in_flight", "Work that admission permits are held for, in full scorings")
         self.dropped = counter("feedline_dropped_total", "Work dropped before it was scored", "why")
         self.events = counter("feedline_events_total", "Events of RecordEvents", "outcome")

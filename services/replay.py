@@ -20,7 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from indexer.contract.purchases import UserPurchases
 from indexer.contract.towers import Mode
-from indexer.contract.visits import Answered, Deed, Visit
+from indexer.contract.visits import AT_ONCE, Answered, Deed, Visit
 from protos import feed_pb2
 from services import logs
 from services.client import FeedClient
@@ -32,8 +32,6 @@ from services.settings import Settings
 _Answer = TypeVar("_Answer")
 _TIMEOUT_S = 60.0
 _PAGE = 100
-_EVENTS = 100
-"""Events that one RecordEvents takes."""
 _TOGETHER = 8
 """Calls at once."""
 
@@ -132,8 +130,8 @@ async def _record(client: FeedClient, visit: Visit) -> None:
     """In order of time: a call after the other."""
     for session_id, deeds in visit.before:
         events = [_event(deed, f"{session_id}-{deed.at_ms}-{place}") for place, deed in enumerate(deeds)]
-        for first in range(0, len(events), _EVENTS):
-            part = events[first : first + _EVENTS]
+        for first in range(0, len(events), AT_ONCE):
+            part = events[first : first + AT_ONCE]
             request = feed_pb2.RecordEventsRequest(session_id=session_id, user_id=visit.user_id, events=part)
             await client.record_events(request)
 
@@ -153,7 +151,7 @@ async def _ask(client: FeedClient, visit: Visit, number: int, depth: int) -> Ans
     first = pages[0]
     return Answered(
         item_ids=tuple(item.item_id for page in pages for item in page.items)[:depth],
-        scores=np.array([item.score for item in first.items], np.float32),
+        scores=np.array([item.score for item in first.items][:depth], np.float32),
         rung=feed_pb2.Rung.Name(first.provenance.rung).removeprefix("RUNG_"),
         reasons=tuple(first.provenance.reasons),
         pages=len(pages),

@@ -95,6 +95,12 @@ class Scoring(_Section):
     max_batch: int = Field(default=16, ge=1, le=1024)
     max_queue_delay_ms: Milliseconds = Field(default=0.5, description="an idle queue waits this long for company")
     threads: int = Field(default=1, ge=1, le=256, description="of FAISS and ONNX Runtime, per batch")
+    cascade: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="share of the questions, the most doubtful, that the snapshot's strong ranker scores, too; 0: none",
+    )
 
 
 class Slate(_Section):

@@ -19,6 +19,7 @@ from indexer.contract import items as contract_items
 from indexer.contract import popular as contract_popular
 from indexer.contract.blend import BlendSpec
 from indexer.contract.candidates import FEATURES
+from indexer.contract.cascade import CascadeSpec
 from indexer.contract.features import Context, query_vector
 from indexer.contract.history import RepurchaseSpec
 from indexer.contract.manifest import (
@@ -30,6 +31,7 @@ from indexer.contract.manifest import (
     RANKER,
     SESSION_TOWER,
     SIMILARITIES,
+    STRONG_RANKER,
     VECTORS,
     GoldenQuery,
     IndexSpec,
@@ -53,6 +55,8 @@ SOURCES = SourcesSpec(
     shared=BlendSpec(ann=1.0, neighbours=1.0, history=3.0),
     personal=BlendSpec(ann=1.5, neighbours=1.0, history=2.0),
 )
+LEVELS = (0.0, -0.01, -10.0)
+"""Of doubt by the margin at the cut: half of the questions have one of at most 0.01."""
 WEIGHTS = {"retrieval": 1.0, "popularity": 0.3, "bought": 2.0, "days_since_last": -0.3, "blend_score": 0.5}
 """Of the ranker, by feature."""
 
@@ -66,7 +70,8 @@ class Shop:
     """A catalogue of `count` items "i0", "i1", ... in three categories; `hidden` rows are unavailable.
 
     Item i is the (i+1)-th most popular. Rows in `regional` belong to region "north" only; the rest are everywhere.
-    Neighbours come of random sessions. `tower`: session vectors by a small ONNX tower, not by the mean.
+    Neighbours come of random sessions. `tower`: session vectors by a small ONNX tower, not by the mean. `strong`: with
+    a second ranker, which likes what the first does not, asked first where scores are close.
     """
 
     count: int = 1000
@@ -76,6 +81,7 @@ class Shop:
     regional: frozenset[int] = frozenset()
     titles: dict[int, str] = field(default_factory=dict)
     tower: bool = False
+    strong: bool = False
 
 
 def publish_shop(root: Path, shop: Shop, *, age: int = 0, parent: str | None = None) -> str:
@@ -102,6 +108,9 @@ def publish_shop(root: Path, shop: Shop, *, age: int = 0, parent: str | None = N
         if shop.tower:
             writer.path(SESSION_TOWER).write_bytes(session_tower(shop.dimension, shop.seed))
         writer.path(RANKER).write_bytes(linear_ranker(WEIGHTS))
+        strong = RankerSpec(id=f"strong-{shop.seed}", kind="linear", output="scores", inputs=(FEATURES_INPUT,))
+        if shop.strong:
+            writer.path(STRONG_RANKER).write_bytes(linear_ranker({name: -each for name, each in WEIGHTS.items()}))
         pq.write_table(_popular(shop), writer.path(POPULAR))
         manifest = Manifest(
             id=snapshot_id,
@@ -120,6 +129,8 @@ def publish_shop(root: Path, shop: Shop, *, age: int = 0, parent: str | None = N
                 output="scores",
                 inputs=(FEATURES_INPUT,),
             ),
+            strong_ranker=strong if shop.strong else None,
+            cascade=CascadeSpec(levels=LEVELS, strong_ms=0.01) if shop.strong else None,
             golden=(_golden(index, half, shop),),
             evaluation={},
             files=writer.files(),

@@ -29,6 +29,8 @@ FIRST = float(START.astype(np.int64) / 86_400e9)
 SPLIT, END = FIRST + 6, FIRST + 10
 ITEMS = 300
 
+EVERYTHING = 10_000
+
 
 def item_id(row: int) -> str:
     return f"i{row}"
@@ -70,7 +72,7 @@ def both_settings(log: Interactions) -> list[Question]:
 
 
 def served(snapshots: Path, log: Interactions, asked: list[Question], mode: Mode, depth: int = 120) -> list[Answered]:
-    known = list(pasts(asked, log, SPLIT, item_id))
+    known = list(pasts(asked, log, SPLIT, item_id, EVERYTHING))
     told: list[int] = []
     answers = replay(
         Settings(), snapshots, known, make_visits(asked, log, SPLIT, item_id), told.append, mode=mode, depth=depth
@@ -83,7 +85,7 @@ def test_of_a_long_history_the_service_forgets_what_was_bought_first_as_is_expec
     snapshots: Path, log: Interactions
 ) -> None:
     asked, kept = both_settings(log), 5
-    known, visits = list(pasts(asked, log, SPLIT, item_id)), make_visits(asked, log, SPLIT, item_id)
+    known, visits = list(pasts(asked, log, SPLIT, item_id, kept)), make_visits(asked, log, SPLIT, item_id)
     settings = Settings.model_validate({"state": {"history_items": kept}})
     answers = replay(settings, snapshots, known, visits, lambda done: None, mode="shared", depth=60)
     ranker = ranker_of(snapshots)

@@ -105,7 +105,12 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
             max_stream_length=settings.state.max_stream_length,
             timeout_s=settings.state.write_timeout_ms / 1e3,
         )
-        loader = Loader(exact_below=settings.serve.exact_scan_items, threads=settings.scoring.threads)
+        loader = Loader(
+            exact_below=settings.serve.exact_scan_items,
+            threads=settings.scoring.threads,
+            cascade=settings.scoring.cascade,
+            observe_strong=lambda how, count: metrics.strong.labels(how).inc(count),
+        )
         live = Live(settings.snapshots.folder, loader, metrics)
         gate = _gate(settings, metrics)
         batcher = _batcher(stack, settings, metrics)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from indexer.contract.candidates import CANDIDATE_MASK
 from indexer.contract.cascade import CascadeSpec, Floats, doubt
+from services.deadline import Clock
+from services.feed.ranker import Ranker
 
+log = structlog.get_logger()
+Observe = Callable[[str, int], None]
+"""Told how it went ("asked", "failed") and for how many questions."""
+_BY_CANDIDATE = frozenset({"features", "candidate_vectors", CANDIDATE_MASK})
 _MEMORY = 0.9
 _CAUTION = 1.5
 """A run is begun when so many times its usual duration is left."""
@@ -42,7 +55,50 @@ def escalate(
     threshold = spec.threshold(share)
     wanted = [at for at, each in enumerate(doubts) if each >= threshold and each != float("-inf")]
     affordable = len(wanted)
-    if seconds_each > 0:
+    if seconds_each > 0 and math.isfinite(left_s):
         affordable = max(0, int(left_s / (_CAUTION * seconds_each)))
     chosen = sorted(wanted, key=lambda at: -doubts[at])[:affordable]
     return sorted(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """The strong ranker of a snapshot, and when it is asked. Runs on the compute thread."""
+
+    ranker: Ranker
+    spec: CascadeSpec
+    share: float
+    cost: StrongCost
+    observe: Observe
+
+    @classmethod
+    def of(cls, ranker: Ranker, spec: CascadeSpec, share: float, observe: Observe) -> Cascade:
+        """Asked for the `share` (0..1) of the questions whose order is most doubtful."""
+        return cls(ranker, spec, share, StrongCost(spec), observe)
+
+    def improved(
+        self, fast: Sequence[Floats], tensors: Mapping[str, npt.NDArray[np.generic]], expires_at: float, clock: Clock
+    ) -> list[Floats]:
+        """The scores of a batch, float32 [C_i]: the strong ranker's where the order by `fast` is doubtful and there is
+        time until `expires_at` on the clock; those of `fast` everywhere else, and where the strong ranker fails."""
+        places = escalate(fast, expires_at - clock(), self.cost.seconds, self.spec, self.share)
+        if not places:
+            return list(fast)
+        begun = clock()
+        sizes = [len(fast[at]) for at in places]
+        # What is padding in all of these questions is cut: the model answers as many scores as it is given candidates.
+        some = {name: _cut(each[places], name, max(sizes)) for name, each in tensors.items()}
+        try:
+            scores = self.ranker.score(some, sizes)
+        except Exception as error:  # noqa: BLE001 - onnxruntime raises kinds of its own that share no base
+            log.error("the strong ranker failed", ranker=self.ranker.spec.id, error=repr(error))
+            self.observe("failed", len(places))
+            return list(fast)
+        self.cost.observe(len(places), clock() - begun)
+        self.observe("asked", len(places))
+        better = dict(zip(places, scores, strict=True))
+        return [better.get(at, each) for at, each in enumerate(fast)]
+
+
+def _cut(tensor: npt.NDArray[np.generic], name: str, longest: int) -> npt.NDArray[np.generic]:
+    return tensor[:, :longest] if name in _BY_CANDIDATE else tensor

@@ -15,6 +15,7 @@ from indexer.contract.candidates import Shelf
 from indexer.contract.features import Floats
 from indexer.contract.items import ItemTable, Mask, Rows
 from indexer.contract.manifest import Manifest
+from services.feed.cascade import Cascade
 from services.feed.ranker import Ranker
 from services.feed.retrieval import Retriever
 from services.feed.session_vectors import Encode
@@ -38,6 +39,7 @@ class Loaded:
     encode     without it there are no session vectors, and hence no vector retrieval
     retriever  without it there is no vector retrieval: neighbours, history and popularity are reranked
     ranker     without it the order is that of the blend
+    cascade    a stronger ranker for what is doubtful, where the settings want one and the snapshot has one
     """
 
     manifest: Manifest
@@ -49,6 +51,7 @@ class Loaded:
     ranker: Ranker | None
     near: bool = True
     previous: bool = False
+    cascade: Cascade | None = None
     _masks: LRUCache[tuple[str, str], Mask] = field(default_factory=lambda: LRUCache(_FILTERS))
     _masks_lock: threading.Lock = field(default_factory=threading.Lock)
     _tails: LRUCache[tuple[str, str], Listed] = field(default_factory=lambda: LRUCache(_FILTERS))

@@ -25,6 +25,7 @@ from indexer.contract.snapshot import Snapshot, SnapshotError
 from indexer.contract.sources import CANDIDATES, NOTHING
 from indexer.contract.towers import tower_context
 from services.errors import NotScored
+from services.feed.cascade import Cascade, Observe
 from services.feed.loaded import Loaded
 from services.feed.question import Question
 from services.feed.ranker import Ranker
@@ -44,10 +45,15 @@ _Near = tuple[Rows, npt.NDArray[np.float16]]
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Loads snapshots. Filters that leave fewer than `exact_below` items are scanned exactly."""
+    """Loads snapshots. Filters that leave fewer than `exact_below` items are scanned exactly.
+
+    `cascade`: share of the questions that a strong ranker scores, too, where a snapshot has one; 0: none.
+    """
 
     exact_below: int
     threads: int
+    cascade: float = 0.0
+    observe_strong: Observe = lambda how, count: None
 
     def load(self, snapshot: Snapshot, *, whole: bool, previous: bool = False) -> Loaded:
         """The snapshot, ready to be served.
@@ -74,7 +80,8 @@ class Loader:
             encode = _part(snapshot, partial(self._encode, vectors=vectors), whole=whole)
             retriever = _part(snapshot, partial(self._retriever, vectors=vectors, encode=encode), whole=whole)
             ranker = _part(snapshot, self._ranker, whole=whole)
-            loaded = Loaded(spec, items, popular, shelf, encode, retriever, ranker, near is not None, previous)
+            cascade = _part(snapshot, self._cascade, whole=whole)
+            loaded = Loaded(spec, items, popular, shelf, encode, retriever, ranker, near is not None, previous, cascade)
             return _warmed(loaded, whole=whole)
 
     def _encode(self, snapshot: Snapshot, *, vectors: _Vectors) -> Encode:
@@ -97,6 +104,13 @@ class Loader:
 
     def _ranker(self, snapshot: Snapshot) -> Ranker:
         return Ranker.load(snapshot.path(files.RANKER), snapshot.manifest.ranker, self.threads)
+
+    def _cascade(self, snapshot: Snapshot) -> Cascade | None:
+        spec = snapshot.manifest
+        if not self.cascade or spec.strong_ranker is None or spec.cascade is None:
+            return None
+        strong = Ranker.load(snapshot.path(files.STRONG_RANKER), spec.strong_ranker, self.threads)
+        return Cascade.of(strong, spec.cascade, self.cascade, self.observe_strong)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -142,7 +142,8 @@ class Rankings:
         permit = self._gate.try_acquire(priority, work.weight)
         if permit is None:
             raise NotScored(Reason.ADMISSION)
-        scored, waited_s = await self._batcher.submit(permit, work, self._clock() + lasts_s)
+        expires_at = self._clock() + lasts_s
+        scored, waited_s = await self._batcher.submit(permit, replace(work, expires_at=expires_at), expires_at)
         trace.took("queue", waited_s * 1e3, out_of=stage)
         if work.answer is None:
             trace.took("retrieve", scored.retrieve_ms, out_of=stage)

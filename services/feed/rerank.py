@@ -108,7 +108,13 @@ def _rerank(ranker: Ranker, asked: Sequence[tuple[Work, Shared, Blend]]) -> list
     assert shelf is not None
     heads = [first(found, ranker.spec.depth) for _, _, found in asked]
     shoppers = [Shopper(work.question.context, work.history, work.day, shared.vector) for work, shared, _ in asked]
-    return ranker.score(ranker_tensors(shelf, shoppers, heads, ranker.spec.places), [len(head) for head in heads])
+    tensors = ranker_tensors(shelf, shoppers, heads, ranker.spec.places)
+    fast = ranker.score(tensors, [len(head) for head in heads])
+    cascade = asked[0][0].question.loaded.cascade
+    if cascade is None:
+        return fast
+    # What the strong ranker says of a shared answer is cached like any other: it depends on nothing but the question.
+    return cascade.improved(fast, tensors, min(work.expires_at for work, _, _ in asked), time.monotonic)
 
 
 def _answer(work: Work, found: Shared, given: Floats | None, searched: bool) -> Answer:

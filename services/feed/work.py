@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,8 @@ class Work:
     question: Question
     person: Person | None = None
     answer: Answer | None = None
+    expires_at: float = math.inf
+    """On the monotonic clock: what costs more and may be left out is begun only when it fits."""
 
     @property
     def alone(self) -> bool:

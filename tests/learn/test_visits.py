@@ -17,6 +17,7 @@ from indexer.learn.visits import make_visits, milliseconds, pasts, user_name
 START = np.datetime64("2026-01-01T00:00:00", "ns")
 FIRST = float(START.astype(np.int64) / 86_400e9)
 SPLIT = FIRST + 5
+EVERYTHING = 10_000
 
 
 def random_log(seed: int) -> Interactions:
@@ -71,7 +72,7 @@ def test_a_service_that_is_told_the_visits_knows_exactly_what_training_knows(see
     log = random_log(seed)
     asked = questions(log, SPLIT, FIRST + 11, known=True, seed=seed)
     histories = Histories(log)
-    shopkeeper = Shopkeeper(list(pasts(asked, log, SPLIT, item_id)))
+    shopkeeper = Shopkeeper(list(pasts(asked, log, SPLIT, item_id, EVERYTHING)))
     compared = 0
     for question, visit in zip(asked, make_visits(asked, log, SPLIT, item_id), strict=True):
         shopkeeper.hears(visit)
@@ -108,7 +109,7 @@ def test_pasts_are_latest_first_with_the_latest_session_apart() -> None:
     )
     start = FIRST + 100 / 1440
     asked = questions(log, FIRST, FIRST + 1, known=False, seed=1)
-    (past,) = pasts(asked, log, start, item_id)
+    (past,) = pasts(asked, log, start, item_id, EVERYTHING)
     assert set(past.item_ids[:2]) == {"i1", "i3"}
     assert past.item_ids[2] == "i2"
     at = past.item_ids.index("i1")
@@ -124,7 +125,7 @@ def test_what_is_remembered_of_short_histories_is_what_training_knows(seed: int)
     log = random_log(seed)
     asked = questions(log, SPLIT, FIRST + 11, known=True, seed=seed)
     visits = make_visits(asked, log, SPLIT, item_id)
-    told = remembered(list(pasts(asked, log, SPLIT, item_id)), visits, lambda name: int(name[1:]), 10_000)
+    told = remembered(list(pasts(asked, log, SPLIT, item_id, EVERYTHING)), visits, lambda name: int(name[1:]), 10_000)
     histories = Histories(log)
     for question, mine in zip(asked, told, strict=True):
         expected = histories.at(question.user, question.session, question.day)

@@ -1,0 +1,124 @@
+"""The strong ranker is asked for what is doubtful, while time allows, and costs nothing but itself when it fails."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexer.contract.cascade import CascadeSpec
+from indexer.contract.manifest import STRONG_RANKER
+from indexer.contract.snapshot import SnapshotError, open_snapshot
+from services.feed.cascade import StrongCost, escalate, uncertain
+from services.feed.loaded import Loaded
+from services.feed.loading import Loader
+from services.feed.rerank import score
+from services.feed.work import Work
+from tests.feed.shops import person, question
+from tests.snapshots import Shop, publish_shop
+
+SPEC = CascadeSpec(page=2, levels=(0.0, -1.0, -9.0), strong_ms=2.0)
+CLEAR = np.array([9, 8, 1, 0], np.float32)
+CLOSE = np.array([9, 8, 7.9, 0], np.float32)
+EQUAL = np.array([9, 8, 8, 0], np.float32)
+
+
+class Seen:
+    """What was told of the strong ranker."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, int] = {}
+
+    def __call__(self, how: str, count: int) -> None:
+        self.told[how] = self.told.get(how, 0) + count
+
+
+def load(root: Path, share: float, seen: Seen, *, whole: bool = True) -> Loaded:
+    folder = root / publish_shop(root, Shop(count=200, strong=True))
+    return Loader(exact_below=0, threads=1, cascade=share, observe_strong=seen).load(open_snapshot(folder), whole=whole)
+
+
+def ranked(loaded: Loaded, *rows: int, expires_at: float = float("inf")) -> list[int]:
+    (scored,) = score([Work(question(loaded, *rows), expires_at=expires_at)])
+    return list(scored.answer.shared.candidates.rows[scored.answer.order()[0]].tolist())
+
+
+def test_the_smaller_the_margin_at_the_cut_the_sooner_a_question_is_sent_on() -> None:
+    assert [uncertain(each, SPEC, 0.5) for each in (CLEAR, CLOSE, EQUAL)] == [False, True, True]
+    assert escalate([CLEAR, CLOSE, EQUAL], 1.0, 0.001, SPEC, 0.5) == [1, 2]
+    assert escalate([CLEAR, CLOSE, EQUAL], 1.0, 0.001, SPEC, 1.0) == [0, 1, 2]
+    assert escalate([CLEAR, CLOSE, EQUAL], 1.0, 0.001, SPEC, 0.0) == []
+
+
+def test_what_time_does_not_allow_is_not_begun_and_the_most_doubtful_go_first() -> None:
+    assert escalate([CLEAR, CLOSE, EQUAL], 0.0016, 0.001, SPEC, 1.0) == [2]
+    assert escalate([CLEAR, CLOSE, EQUAL], 0.0, 0.001, SPEC, 1.0) == []
+    assert escalate([CLEAR, CLOSE, EQUAL], -5.0, 0.001, SPEC, 1.0) == []
+    assert escalate([CLEAR, CLOSE, EQUAL], float("inf"), 0.001, SPEC, 1.0) == [0, 1, 2]
+
+
+def test_a_page_that_holds_all_candidates_has_no_cut_and_no_doubt() -> None:
+    assert escalate([EQUAL[:2]], 1.0, 0.001, SPEC, 0.5) == []
+
+
+def test_the_cost_is_learned_from_what_runs_take() -> None:
+    cost = StrongCost(SPEC)
+    assert cost.seconds == pytest.approx(0.002)
+    for _ in range(200):
+        cost.observe(4, 0.4)
+    assert cost.seconds == pytest.approx(0.1, rel=1e-3)
+    cost.observe(0, 99.0)
+    assert cost.seconds == pytest.approx(0.1, rel=1e-3)
+
+
+def test_all_or_none_of_the_questions_are_ranked_by_the_strong_ranker(tmp_path: Path) -> None:
+    none, every = Seen(), Seen()
+    fast = ranked(load(tmp_path / "none", 0.0, none), 3, 4)
+    strong = ranked(load(tmp_path / "every", 1.0, every), 3, 4)
+    assert set(fast) == set(strong)
+    assert fast == strong[::-1]
+    assert none.told == {}
+    assert set(every.told) == {"asked"}
+
+
+def test_the_personal_step_asks_it_too(tmp_path: Path) -> None:
+    seen = Seen()
+    loaded = load(tmp_path, 1.0, seen)
+    asked = question(loaded, 3)
+    (shared,) = score([Work(asked)])
+    before = seen.told["asked"]
+    score([Work(asked, person(7, 9), shared.answer), Work(asked, person(8), shared.answer)])
+    assert seen.told["asked"] == before + 2
+
+
+def test_without_time_left_the_fast_order_stands(tmp_path: Path) -> None:
+    seen = Seen()
+    loaded = load(tmp_path / "late", 1.0, seen)
+    before = dict(seen.told)
+    late = ranked(loaded, 3, 4, expires_at=time.monotonic() - 1)
+    assert seen.told == before
+    assert late == ranked(load(tmp_path / "none", 0.0, Seen()), 3, 4)
+
+
+def test_a_strong_ranker_that_fails_leaves_the_fast_order(tmp_path: Path) -> None:
+    seen = Seen()
+    loaded = load(tmp_path / "failing", 1.0, seen)
+    assert loaded.cascade is not None
+    broken = loaded.cascade.ranker
+    broken.spec = broken.spec.model_copy(update={"output": "no such output"})
+    assert ranked(loaded, 3, 4) == ranked(load(tmp_path / "none", 0.0, Seen()), 3, 4)
+    assert seen.told["failed"] == 1
+
+
+def test_a_damaged_strong_ranker_is_refused_whole_and_left_out_otherwise(tmp_path: Path) -> None:
+    folder = tmp_path / publish_shop(tmp_path, Shop(count=200, strong=True))
+    damaged = folder / STRONG_RANKER
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"not a model")
+    loader = Loader(exact_below=0, threads=1, cascade=1.0)
+    with pytest.raises(SnapshotError, match=STRONG_RANKER):
+        loader.load(open_snapshot(folder), whole=True)
+    loaded = loader.load(open_snapshot(folder), whole=False)
+    assert (loaded.cascade, loaded.ranker is not None, loaded.reasons) == (None, True, ())
