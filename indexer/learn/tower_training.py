@@ -60,7 +60,8 @@ class TowerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Towers:
-    """Trained towers; `slots` int64 [n]: row of the id embedding of each item, 0 without one."""
+    """Trained towers, on the CPU wherever they were trained; `slots` int64 [n]: row of the id embedding of each item,
+    0 without one."""
 
     item: ItemTower
     session: SessionTower
@@ -186,7 +187,7 @@ def train(
         trainer.item.load_state_dict(best[2])
         trainer.session.load_state_dict(best[3])
     done = settings.epochs if best is None else best[1]
-    return Towers(trainer.item.eval(), trainer.session.eval(), trainer.slots, done, tuple(losses))
+    return Towers(trainer.item.cpu().eval(), trainer.session.cpu().eval(), trainer.slots, done, tuple(losses))
 
 
 def later_loss(

@@ -30,7 +30,7 @@ Listed = tuple[Rows, Floats]
 """Rows int32 [m] and scores float32 [m], best first."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Loaded:
     """A snapshot that is being served. What it lacks lowers the rung, or the quality of what stands on it.
 
@@ -55,6 +55,10 @@ class Loaded:
     _masks: LRUCache[tuple[str, str], Mask] = field(default_factory=lambda: LRUCache(_FILTERS))
     _masks_lock: threading.Lock = field(default_factory=threading.Lock)
     _tails: LRUCache[tuple[str, str], Listed] = field(default_factory=lambda: LRUCache(_FILTERS))
+
+    def __repr__(self) -> str:
+        """Short: it stands in tracebacks, and millions of items take seconds to print."""
+        return f"Loaded({self.id})"
 
     @property
     def id(self) -> str:

@@ -59,6 +59,14 @@ def test_batches_never_show_a_target_in_this_sessions_part_of_the_context(shop: 
     assert 0.05 < empty.mean() < 0.15
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+def test_towers_that_a_gpu_trained_are_as_good_and_are_exported_alike(shop: Shop, tmp_path: Path) -> None:
+    trained = train(shop.log.before(SPLIT), shop.content, replace(SETTINGS, device="cuda"))
+    export_session_tower(trained.session, tmp_path / "tower.onnx")
+    check_parity(trained.session, tmp_path / "tower.onnx", seed=1)
+    test_a_session_is_answered_with_the_rest_of_its_group(shop, trained)
+
+
 def test_a_session_is_answered_with_the_rest_of_its_group(shop: Shop, towers: Towers) -> None:
     vectors = item_vectors(towers, shop.content, 0)
     rows = np.arange(0, 216, 5, dtype=np.int32)
