@@ -256,6 +256,7 @@ def index_evaluate(
         from indexer.trial import Terms, current, just_before, trial
         from indexer.trial_report import degraded, save, tables
         from services.replay import logged_replay
+        from services.slates import first_pages
 
         settings = load_settings(config)
         index_settings = IndexSettings.model_validate(settings.index)
@@ -271,7 +272,7 @@ def index_evaluate(
             raise StartError("--catalogue and --snapshots: exactly one of the two is expected")
         snapshot = current(snapshots)
         serve = partial(logged_replay, settings, snapshots, mode=mode, depth=DEPTH)
-        evaluation = trial(index_settings, snapshot, shop_events, terms, serve, stages, now)
+        evaluation = trial(index_settings, snapshot, shop_events, terms, serve, first_pages, stages, now)
         if out is not None:
             save(snapshot, evaluation, out)
         if evaluation["degraded_pages"]:

@@ -67,7 +67,7 @@ def verify(root: Path, snapshot_id: str) -> str:
     if name is None:
         raise SnapshotError(f"{root}: nothing is published")
     snapshot = open_snapshot(root / name)
-    loaded = Loader(exact_below=0, threads=1).load(snapshot, whole=True)
+    loaded = Loader(exact_below=0, threads=1, cascade=1.0).load(snapshot, whole=True)
     return (
         f"{name}: {len(snapshot.manifest.files)} files whole, {loaded.items.count:,} items, "
         f"{len(snapshot.manifest.golden)} golden queries answered as when built"

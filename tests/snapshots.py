@@ -71,7 +71,8 @@ class Shop:
 
     Item i is the (i+1)-th most popular. Rows in `regional` belong to region "north" only; the rest are everywhere.
     Neighbours come of random sessions. `tower`: session vectors by a small ONNX tower, not by the mean. `strong`: with
-    a second ranker, which likes what the first does not, asked first where scores are close.
+    a second ranker, which likes what the first does not, asked first where scores are close; its weights are the
+    first's times `strong_weight`.
     """
 
     count: int = 1000
@@ -82,6 +83,7 @@ class Shop:
     titles: dict[int, str] = field(default_factory=dict)
     tower: bool = False
     strong: bool = False
+    strong_weight: float = -1.0
 
 
 def publish_shop(root: Path, shop: Shop, *, age: int = 0, parent: str | None = None) -> str:
@@ -110,7 +112,8 @@ def publish_shop(root: Path, shop: Shop, *, age: int = 0, parent: str | None = N
         writer.path(RANKER).write_bytes(linear_ranker(WEIGHTS))
         strong = RankerSpec(id=f"strong-{shop.seed}", kind="linear", output="scores", inputs=(FEATURES_INPUT,))
         if shop.strong:
-            writer.path(STRONG_RANKER).write_bytes(linear_ranker({name: -each for name, each in WEIGHTS.items()}))
+            weights = {name: shop.strong_weight * each for name, each in WEIGHTS.items()}
+            writer.path(STRONG_RANKER).write_bytes(linear_ranker(weights))
         pq.write_table(_popular(shop), writer.path(POPULAR))
         manifest = Manifest(
             id=snapshot_id,

@@ -22,23 +22,31 @@ _BY_CANDIDATE = frozenset({"features", "candidate_vectors", CANDIDATE_MASK})
 _MEMORY = 0.9
 _CAUTION = 1.5
 """A run is begun when so many times its usual duration is left."""
+_FORGETTING = 0.999
 
 
 class StrongCost:
     """Seconds that the strong ranker takes a question: the snapshot's word at first, then what is observed here."""
 
     def __init__(self, spec: CascadeSpec) -> None:
-        self.seconds = spec.strong_ms / 1e3
+        self._said = spec.strong_ms / 1e3
+        self.seconds = self._said
 
     def observe(self, questions: int, seconds: float) -> None:
         """A run on so many questions took so long."""
         if questions > 0:
             self.seconds = _MEMORY * self.seconds + (1 - _MEMORY) * seconds / questions
 
+    def withheld(self) -> None:
+        """No run was begun for want of time. What is not run is not observed: without a slow return to the snapshot's
+        word, one run that took long would be the last."""
+        self.seconds = self._said + _FORGETTING * (self.seconds - self._said)
+
 
 def uncertain(scores: Floats, spec: CascadeSpec, share: float) -> bool:
     """Whether the order by the fast ranker's scores, float32 [C], is among the `share` (0..1) that is most doubtful."""
-    return doubt(scores, spec) >= spec.threshold(share)
+    doubted = doubt(scores, spec)
+    return doubted >= spec.threshold(share) and doubted != float("-inf")
 
 
 def escalate(
@@ -49,15 +57,11 @@ def escalate(
     `left_s`: seconds until the batch must be done, the least of its questions'; all of them wait for the strong ranker,
     which takes `seconds_each` a question.
     """
-    if share <= 0:
-        return []
-    doubts = [doubt(each, spec) for each in scores]
-    threshold = spec.threshold(share)
-    wanted = [at for at, each in enumerate(doubts) if each >= threshold and each != float("-inf")]
+    wanted = [at for at, each in enumerate(scores) if uncertain(each, spec, share)]
     affordable = len(wanted)
     if seconds_each > 0 and math.isfinite(left_s):
         affordable = max(0, int(left_s / (_CAUTION * seconds_each)))
-    chosen = sorted(wanted, key=lambda at: -doubts[at])[:affordable]
+    chosen = sorted(wanted, key=lambda at: -doubt(scores[at], spec))[:affordable]
     return sorted(chosen)
 
 
@@ -81,10 +85,12 @@ class Cascade:
     ) -> list[Floats]:
         """The scores of a batch, float32 [C_i]: the strong ranker's where the order by `fast` is doubtful and there is
         time until `expires_at` on the clock; those of `fast` everywhere else, and where the strong ranker fails."""
-        places = escalate(fast, expires_at - clock(), self.cost.seconds, self.spec, self.share)
-        if not places:
-            return list(fast)
         begun = clock()
+        places = escalate(fast, expires_at - begun, self.cost.seconds, self.spec, self.share)
+        if not places:
+            if any(uncertain(each, self.spec, self.share) for each in fast):
+                self.cost.withheld()
+            return list(fast)
         sizes = [len(fast[at]) for at in places]
         # What is padding in all of these questions is cut: the model answers as many scores as it is given candidates.
         some = {name: _cut(each[places], name, max(sizes)) for name, each in tensors.items()}

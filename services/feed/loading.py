@@ -109,6 +109,9 @@ class Loader:
         spec = snapshot.manifest
         if not self.cascade or spec.strong_ranker is None or spec.cascade is None:
             return None
+        alike, has = ((each.depth, each.places) for each in (spec.ranker, spec.strong_ranker))
+        if has != alike:
+            raise ValueError(f"strong_ranker: depth and places {has}, expected those of the ranker, {alike}")
         strong = Ranker.load(snapshot.path(files.STRONG_RANKER), spec.strong_ranker, self.threads)
         return Cascade.of(strong, spec.cascade, self.cascade, self.observe_strong)
 
@@ -185,7 +188,7 @@ def _warmed(loaded: Loaded, *, whole: bool) -> Loaded:
     Raises ValueError when `whole` and something fails; otherwise what fails is left out.
     """
     try:
-        lacks = {reason for scored in _first_scores(loaded) for reason in shortfalls(scored.answer, loaded)}
+        lacks = _first_lacks(replace(loaded, cascade=None))
     except NotScored:
         if whole:
             raise
@@ -196,7 +199,20 @@ def _warmed(loaded: Loaded, *, whole: bool) -> Loaded:
         loaded = replace(loaded, retriever=None)
     if Reason.RERANK_FAILED in lacks:
         loaded = replace(loaded, ranker=None)
+    if loaded.cascade and Reason.RERANK_FAILED in _first_lacks(_ranked_by_the_strong(loaded, loaded.cascade)):
+        if whole:
+            raise ValueError(f"warm-up: the strong ranker {loaded.cascade.ranker.spec.id} failed")
+        loaded = replace(loaded, cascade=None)
     return loaded
+
+
+def _first_lacks(loaded: Loaded) -> set[Reason]:
+    return {reason for scored in _first_scores(loaded) for reason in shortfalls(scored.answer, loaded)}
+
+
+def _ranked_by_the_strong(loaded: Loaded, cascade: Cascade) -> Loaded:
+    """The snapshot with the strong ranker in the other's place: all is asked of it, doubtful or not."""
+    return replace(loaded, ranker=cascade.ranker, cascade=None)
 
 
 def _first_scores(loaded: Loaded) -> list[Scored]:

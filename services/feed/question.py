@@ -35,6 +35,7 @@ class Question:
                 "format": FORMAT,
                 "snapshot": self.loaded.id,
                 "ranker": self.loaded.ranker_id,
+                "cascade": f"{self.loaded.cascade.share:g}" if self.loaded.cascade else "",
                 "surface": self.surface,
                 "category": self.category,
                 "region": self.region,

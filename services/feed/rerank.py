@@ -113,7 +113,8 @@ def _rerank(ranker: Ranker, asked: Sequence[tuple[Work, Shared, Blend]]) -> list
     cascade = asked[0][0].question.loaded.cascade
     if cascade is None:
         return fast
-    # What the strong ranker says of a shared answer is cached like any other: it depends on nothing but the question.
+    # What the strong ranker says of a shared answer is cached like any other: it depends on the question, and on the
+    # time that was left only as far as the fast ranker's order stands where there was none.
     return cascade.improved(fast, tensors, min(work.expires_at for work, _, _ in asked), time.monotonic)
 
 

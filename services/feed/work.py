@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexer.contract.history import EMPTY, History
+from indexer.contract.history import EMPTY, History, latest_first
 from services.domain import PastPurchases
 from services.feed.admission import FULL, PERSONAL
 from services.feed.answer import Answer
@@ -65,13 +65,13 @@ def history_of(loaded: Loaded, past: PastPurchases) -> History:
     """The latest purchases of items that the snapshot holds, as many as its manifest says take part."""
     rows = loaded.items.each_row([one.item_id for one in past.items])
     known = [(row, one) for row, one in zip(rows, past.items, strict=True) if row is not None]
-    known = known[: loaded.manifest.sources.history]
     if not known:
         return EMPTY
-    return History(
+    whole = History(
         np.array([row for row, _ in known], np.int32),
         np.minimum([one.times for _, one in known], np.iinfo(np.int32).max).astype(np.int32),
         np.array([one.first_ms for _, one in known], np.float64) / _DAY_MS,
         np.array([one.last_ms for _, one in known], np.float64) / _DAY_MS,
         past.sessions,
     )
+    return latest_first(whole).latest(loaded.manifest.sources.history)
