@@ -16,6 +16,7 @@ _VALUES = 130
 _ROW = 26
 _TOP = 8
 _AXIS = 34
+_LETTER = 7.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +93,18 @@ def plane(spots: Sequence[Spot], title: str, x_unit: str, y_unit: str) -> str:
         parts.append(_text(left - 10, up.at(tick), f"{tick:.{up.digits}f}", "value end"))
         parts.append(_line(left, up.at(tick), _WIDTH - _VALUES, up.at(tick), "grid"))
     parts.append(_text(left + 6, _TOP + 8, y_unit, "value"))
-    taken: list[tuple[float, float]] = []
+    taken = [(across.at(each.x) - 5, across.at(each.x) + 5, up.at(each.y)) for each in spots]
     for each in sorted(spots, key=lambda one: (one.x, one.y)):
         x, y, kind = across.at(each.x), up.at(each.y), "ours" if each.ours else "mark"
         if each.high > each.low:
             parts.append(_line(x, up.at(each.low), x, up.at(each.high), kind))
         parts.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
         place = y
-        while any(abs(x - near) < _VALUES and abs(place - other) < 15 for near, other in taken):
+        start, stop = x + 10, x + 10 + _LETTER * len(each.label)
+        while any(start < end and begin < stop and abs(place - other) < 15 for begin, end, other in taken):
             place += 15
-        taken.append((x, place))
-        parts.append(_text(x + 10, place, each.label, "label"))
+        taken.append((start, stop, place))
+        parts.append(_text(start, place, each.label, "label"))
     return _svg(title, height, parts)
 
 

@@ -22,6 +22,27 @@ _SECTIONS = {
     "novel": "Discovery: items that the user never bought before",
     "cold": "Cold items: without any event before the window",
 }
+_MEASURES = {
+    "ndcg_at_10": "NDCG@10",
+    "ndcg_at_50": "NDCG@50",
+    "recall_at_50": "recall@50",
+    "recall_at_500": "recall@500",
+    "mrr": "MRR",
+    "coverage_at_10": "coverage@10",
+}
+_VARIANT = {
+    "name": "",
+    "size": "bytes",
+    "p50_ms": "p50, ms",
+    "p99_ms": "p99, ms",
+    "batch_p50_ms": "p50 of 32",
+    "batch_p99_ms": "p99 of 32",
+    "throughput": "requests / s",
+    "dollars_per_million": "$ per million",
+    "ndcg_at_10": "NDCG@10",
+    "loss": "loss",
+    "fault": "fault",
+}
 _SOURCES = ("towers", "neighbours", "history", "blend")
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fdfdfc; --ink: #1d2125; --soft: #5d666f; --line: #dfe3e6; --ours: #0b6e4f;
@@ -29,7 +50,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ground: #14171a; --ink: #e4e7ea; --soft: #9aa4ad; --line: #2c3238;
   --ours: #4cc79c; --mark: #8b96a1; --second: #2f7d62; --bad: #ff8a80; } }
 body { background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 0 auto;
-  max-width: 62rem; padding: 2rem 1.25rem 4rem; }
+  max-width: 70rem; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2.5rem 0 .5rem; }
 p { max-width: 46rem; margin: .25rem 0 .75rem; } .soft, caption { color: var(--soft); }
 .bad { color: var(--bad); font-weight: 600; }
@@ -39,8 +60,10 @@ svg .end { text-anchor: end; } svg .middle { text-anchor: middle; }
 svg .grid { stroke: var(--line); } svg line.mark { stroke: var(--mark); stroke-width: 2; }
 svg line.ours { stroke: var(--ours); stroke-width: 2.5; } svg circle.mark, svg rect.mark { fill: var(--mark); }
 svg circle.ours, svg rect.ours { fill: var(--ours); } svg rect.second { fill: var(--second); }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13.5px; }
-th, td { padding: .25rem .75rem .25rem 0; text-align: right; border-bottom: 1px solid var(--line); }
+.wide { overflow-x: auto; } svg + .wide { margin-top: .75rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13.5px; }
+th, td { padding: .25rem .75rem .25rem 0; text-align: right; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th { font-weight: 600; color: var(--soft); }
 """
 
@@ -105,7 +128,7 @@ def _rankings(report: Report) -> Iterator[str]:
         points = [
             Point(name, row["ndcg_at_10"], row["interval"]["low"], row["interval"]["high"], name == _OURS)
             for name, row in rows.items()
-            if "interval" in row
+            if "interval" in row and "window" not in row
         ]
         if not points:
             continue
@@ -113,8 +136,41 @@ def _rankings(report: Report) -> Iterator[str]:
         counts = evaluation.get("questions", {})
         count = counts.get(section) if isinstance(counts, Mapping) else counts
         yield f"<h2>{title}</h2><p class='soft'>NDCG@10 with 95 % intervals over users{_asked(count)}.</p>"
-        yield dots(points, f"NDCG@10, {title}", "NDCG@10")
-        yield _figures(rows, evaluation.get("lifts", {}).get(section, {}))
+        if any(each.high > 0 for each in points):
+            yield dots(points, f"NDCG@10, {title}", "NDCG@10")
+        here = {name: row for name, row in rows.items() if "window" not in row}
+        yield _figures(here, evaluation.get("lifts", {}).get(section, {}))
+
+
+def _kept(report: Report) -> Iterator[str]:
+    """How much of the teacher's lift the students keep; from the window of the build when a trial has its own."""
+    evaluation = report.get("evaluation", {})
+    kept: Report = evaluation.get("kept_of_the_teachers_lift") or {}
+    session: Report = evaluation.get("session") or {}
+    if not kept:
+        return
+    window = session.get("teacher", {}).get("window")
+    where = f"measured by the build on {window['start'][:10]} to {window['stop'][:10]}" if window else "as above"
+    yield f"<h2>What is left of the teacher's lift</h2><p class='soft'>Over the order of the blend, {where}.</p>"
+    shares = {name: f"{share:.1%}" for name, share in kept.items()}
+    rows = [
+        [name, _cell(row.get("interval")), _change(row.get("over_blend"), 1), shares.get(name, "")]
+        for name in ("teacher", *kept)
+        if (row := session.get(name))
+    ]
+    yield _table(["", "NDCG@10", "over the blend", "kept of the lift"], rows)
+
+
+def _slate(report: Report) -> Iterator[str]:
+    costs: Report = report.get("evaluation", {}).get("slate") or {}
+    if not costs:
+        return
+    yield "<h2>Rules of the slate</h2><p class='soft'>What each, by itself, makes of the page that was served.</p>"
+    rows = [
+        [name, _cell(row["ndcg_at_10"]), _change(row["lift"], 2), f"{row['others_in_10']:.2f}"]
+        for name, row in costs.items()
+    ]
+    yield _table(["", "NDCG@10", "change", "others in the first 10"], rows)
 
 
 def _recall(report: Report) -> Iterator[str]:
@@ -142,8 +198,15 @@ def _compression(report: Report) -> Iterator[str]:
     ]
     if spots:
         yield plane(spots, "Quality against latency", "p50 of one request, ms", "NDCG@10")
-    columns = [name for name in rows[0] if any(row.get(name) not in (None, "") for row in rows)]
-    yield _table(columns, [[_cell(row.get(name)) for name in columns] for row in rows])
+    columns = [name for name in _VARIANT if any(row.get(name) not in (None, "") for row in rows)]
+    yield _table([_VARIANT[name] for name in columns], [[_variant(name, row) for name in columns] for row in rows])
+
+
+def _variant(column: str, row: Report) -> str:
+    value = row.get(column)
+    if column == "loss":
+        return _change(value, 2) if value and value["mean"] is not None else ""
+    return f"{value:,.0f}" if column == "throughput" and value is not None else _cell(value)
 
 
 def _learning(report: Report) -> Iterator[str]:
@@ -174,19 +237,18 @@ def _seconds(report: Report) -> Iterator[str]:
 
 
 _PARTS: Sequence[Callable[[Report], Iterator[str]]] = (
-    _summary, _rankings, _recall, _compression, _learning, _gates, _seconds,
+    _summary, _rankings, _kept, _recall, _slate, _compression, _learning, _gates, _seconds,
 )  # fmt: skip
 
 
 def _figures(rows: Report, lifts: Report) -> str:
-    names = ("ndcg_at_10", "ndcg_at_50", "recall_at_50", "recall_at_500", "mrr", "coverage_at_10")
-    columns = [name for name in names if any(name in row for row in rows.values())]
+    columns = [name for name in _MEASURES if any(name in row for row in rows.values())]
     lines = []
-    for name, row in sorted(rows.items(), key=lambda one: -one[1].get("ndcg_at_10", 0.0)):
+    best = ("ndcg_at_10", "recall_at_500")
+    for name, row in sorted(rows.items(), key=lambda one: [-one[1].get(measure, 0.0) for measure in best]):
         lift = lifts.get(name, {}).get("lift")
-        over = f"{lift['mean']:+.1%} ({lift['low']:+.1%} to {lift['high']:+.1%})" if lift else ""
-        lines.append([name, *(_cell(row.get(column)) for column in columns), *([over] if lifts else [])])
-    return _table(["", *columns, *([f"{_OURS} over it"] if lifts else [])], lines)
+        lines.append([name, *(_cell(row.get(column)) for column in columns), *([_change(lift, 1)] if lifts else [])])
+    return _table(["", *(_MEASURES[name] for name in columns), *([f"{_OURS} over it"] if lifts else [])], lines)
 
 
 def _asked(count: object) -> str:
@@ -200,6 +262,13 @@ def _bounds(row: Report) -> tuple[float, float]:
         return value, value
     base = value / (1 - _number(loss["mean"]))
     return base * (1 - _number(loss["high"])), base * (1 - _number(loss["low"]))
+
+
+def _change(interval: Report | None, digits: int) -> str:
+    if not interval:
+        return ""
+    mean, low, high = (f"{interval[name]:+.{digits}%}" for name in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
 
 
 def _number(value: Any) -> float:

@@ -35,6 +35,7 @@ from indexer.learn.questions import Question
 from indexer.learn.remembered import remembered
 from indexer.learn.retrieval import Asked, ask
 from indexer.learn.served_alike import difference
+from indexer.learn.slate_costs import FirstPages, slate_costs
 from indexer.learn.snapshot_ranker import SnapshotRanker
 from indexer.learn.tuned import Past, Ranked, Window, tuned_baselines
 from indexer.learn.visits import make_visits, pasts
@@ -47,6 +48,7 @@ from indexer.workspace import Workspace, workspace
 Serve = Callable[[Sequence[UserPurchases], Sequence[Visit], Advance], Sequence[Answered]]
 """Serves the snapshot to visits in order of time, and gives the answer of each; told how many are answered."""
 _EVERYTHING = 2**31 - 1
+_UNSERVED = ("teacher", "student_labels", "student_distilled")
 _ALIKE = 1000
 """Questions whose scores are computed offline too."""
 
@@ -65,7 +67,14 @@ class Terms:
 
 
 def trial(
-    settings: IndexSettings, snapshot: Snapshot, events: Path, terms: Terms, serve: Serve, stages: Stages, now: datetime
+    settings: IndexSettings,
+    snapshot: Snapshot,
+    events: Path,
+    terms: Terms,
+    serve: Serve,
+    first_pages: FirstPages,
+    stages: Stages,
+    now: datetime,
 ) -> dict[str, Any]:
     """The evaluation as a JSON document. Raises InputError where snapshot, events and terms do not fit each other."""
     require_before(snapshot, terms.start)
@@ -101,8 +110,16 @@ def trial(
     sold = np.bincount(log.before(start).rows, minlength=log.n_items) > 0
     with stages.stage("measure"):
         measured = sections(asked, rankings, sold, seed=settings.seed)
+        measured["session"] |= rehearsed(snapshot.manifest.evaluation)
+    with stages.stage("slate"):
+        heads = [rows_of(each.item_ids[: len(each.scores)], ranker.items) for each in answers["session"]]
+        ranked = [(rows, each.scores) for rows, each in zip(heads, answers["session"], strict=True)]
+        pages_of = first_pages(ranker.items, ranker.shelf.vectors, ranked)
+        costs = slate_costs(asked["session"], heads, pages_of, seed=settings.seed)
     return {
         **measured,
+        "kept_of_the_teachers_lift": snapshot.manifest.evaluation.get("kept_of_the_teachers_lift", {}),
+        "slate": costs,
         "snapshot": snapshot.id,
         "mode": terms.mode,
         "windows": {"tune": _text(tune), "start": _text(start), "stop": _text(stop)},
@@ -150,6 +167,15 @@ def by_source(ranker: SnapshotRanker, asked: Sequence[Asked], mode: Mode) -> dic
         "history": [each.history for each in found],
         "blend": [each.blend(spec).rows for each in found],
     }
+
+
+def rehearsed(evaluation: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The teacher and the students as the build measured them, before everything was learned again: with `window`,
+    which is another one than that of the trial. Nothing where nothing was learned.
+    """
+    windows, session = evaluation.get("windows", {}), evaluation.get("session", {})
+    window = {"start": windows.get("evaluate"), "stop": windows.get("end")}
+    return {name: {**session[name], "window": window} for name in _UNSERVED if name in session}
 
 
 def rows_of(item_ids: Sequence[str], items: ItemTable) -> Rows:

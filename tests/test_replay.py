@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from indexer.contract.features import PURCHASE
+from indexer.contract.purchases import Bought, UserPurchases
 from indexer.contract.snapshot import current_id, open_snapshot
 from indexer.contract.towers import Mode
-from indexer.contract.visits import Answered, Visit
+from indexer.contract.visits import Answered, Deed, Visit
 from indexer.learn.interactions import Interactions, interactions
 from indexer.learn.questions import Question, questions
 from indexer.learn.remembered import remembered
@@ -28,7 +30,6 @@ START = np.datetime64("2026-02-01T00:00:00", "ns")
 FIRST = float(START.astype(np.int64) / 86_400e9)
 SPLIT, END = FIRST + 6, FIRST + 10
 ITEMS = 300
-
 EVERYTHING = 10_000
 
 
@@ -108,6 +109,37 @@ def test_the_service_scores_as_the_job_does_on_the_same_snapshot_and_histories(
     assert found["max"] <= 1e-4
     assert found["above"] == 0
     assert found["same_top"] == 1.0
+
+
+def test_the_order_in_which_a_basket_is_told_changes_no_score(snapshots: Path, log: Interactions) -> None:
+    asked = both_settings(log)
+    known = [backwards(each) for each in pasts(asked, log, SPLIT, item_id, EVERYTHING)]
+    visits = [
+        replace(each, before=tuple((session, told_backwards(deeds)) for session, deeds in each.before))
+        for each in make_visits(asked, log, SPLIT, item_id)
+    ]
+    answers = replay(Settings(), snapshots, known, visits, lambda done: None, mode="shared", depth=120)
+    found = difference(ask(asked, log, EVERYTHING), answers, ranker_of(snapshots), "shared")
+    assert found["questions"] > 80
+    assert found["max"] <= 1e-4
+    assert found["same_top"] == 1.0
+
+
+def backwards(past: UserPurchases) -> UserPurchases:
+    """The same purchases, those of one moment in the other order."""
+    items = past.items
+    last = [max(at, before) for at, before in zip(items.at_ms, items.last_ms, strict=True)]
+    order = sorted(range(len(last)), key=lambda at: (-last[at], -at))
+    moments = items.at_ms, items.times, items.first_ms, items.last_ms
+    at_ms, times, first_ms, last_ms = ([column[at] for at in order] for column in moments)
+    turned = Bought([items.tags[at] for at in order], at_ms, times, first_ms, last_ms)
+    return replace(past, item_ids=[past.item_ids[at] for at in order], items=turned)
+
+
+def told_backwards(deeds: tuple[Deed, ...]) -> tuple[Deed, ...]:
+    """The same deeds, those of one moment in the other order."""
+    order = sorted(range(len(deeds)), key=lambda at: (deeds[at].at_ms, -at))
+    return tuple(deeds[at] for at in order)
 
 
 def test_pages_are_followed_to_the_depth_and_hold_nothing_twice(snapshots: Path, log: Interactions) -> None:

@@ -117,10 +117,18 @@ def _section(
     return section, lifts
 
 
+def measured_here(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The rankings of a section without those that name a `window` of their own."""
+    return {name: row for name, row in section.items() if "window" not in row}
+
+
 def lines(document: Mapping[str, Any], section: str) -> Iterator[list[str]]:
-    """A section as lines of a table, the heading first: by ranking R@50, R@500, NDCG@10, NDCG@50, MRR, and our lift."""
+    """A section as lines of a table, the heading first: by ranking R@50, R@500, NDCG@10, NDCG@50, MRR, and our lift.
+
+    What was measured on another window is left out: see `measured_here`.
+    """
     yield [section, "R@50", "R@500", "N@10", "N@50", "MRR", f"{OURS} over it, N@10"]
-    for name, row in document[section].items():
+    for name, row in measured_here(document[section]).items():
         cells = [name]
         for measured in ("recall_at_50", "recall_at_500", "ndcg_at_10", "ndcg_at_50", "mrr"):
             interval = row["intervals"][measured]

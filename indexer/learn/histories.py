@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from indexer.contract.features import PURCHASE
-from indexer.contract.history import EMPTY, History
+from indexer.contract.history import EMPTY, History, latest_first
 from indexer.learn.interactions import Interactions
 
 
@@ -28,15 +28,12 @@ class Histories:
             return EMPTY
         span = slice(int(self._starts[user]), int(self._starts[user + 1]))
         before = (self._days[span] < day) & (self._sessions[span] < session)
-        rows = self._rows[span][before][::-1]
-        days = self._days[span][before][::-1]
-        distinct, newest, which, times = np.unique(rows, return_index=True, return_inverse=True, return_counts=True)
+        rows = self._rows[span][before]
+        days = self._days[span][before]
+        distinct, which, times = np.unique(rows, return_inverse=True, return_counts=True)
         oldest = np.full(len(distinct), np.inf)
         np.minimum.at(oldest, which, days)
         latest = np.full(len(distinct), -np.inf)
         np.maximum.at(latest, which, days)
-        order = np.argsort(newest, kind="stable")
         sessions = len(np.unique(self._sessions[span][before]))
-        return History(
-            distinct[order].astype(np.int32), times[order].astype(np.int32), oldest[order], latest[order], sessions
-        )
+        return latest_first(History(distinct.astype(np.int32), times.astype(np.int32), oldest, latest, sessions))

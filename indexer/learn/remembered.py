@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from indexer.contract.features import PURCHASE
-from indexer.contract.history import EMPTY, History
+from indexer.contract.history import EMPTY, History, latest_first
 from indexer.contract.purchases import UserPurchases, session_tag
 from indexer.contract.visits import AT_ONCE, Visit
 
@@ -81,13 +81,14 @@ def _buy(user: _User, tag: str, item_id: str, at_ms: int) -> None:
 
 
 def _history(user: _User, row: Callable[[str], int | None]) -> History:
-    found = [(place, item) for item_id, item in reversed(user.items.items()) if (place := row(item_id)) is not None]
+    found = [(place, item) for item_id, item in user.items.items() if (place := row(item_id)) is not None]
     if not found:
         return EMPTY
-    return History(
+    whole = History(
         np.array([place for place, _ in found], np.int32),
         np.array([item.times for _, item in found], np.int32),
         np.array([item.first_ms for _, item in found]) / _DAY_MS,
         np.array([item.last_ms for _, item in found]) / _DAY_MS,
         user.sessions,
     )
+    return latest_first(whole)

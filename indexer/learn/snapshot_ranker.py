@@ -17,7 +17,7 @@ from indexer.ann import search as search_index
 from indexer.contract import manifest as names
 from indexer.contract.candidates import Shelf, Shopper, ranker_tensors
 from indexer.contract.features import Context
-from indexer.contract.history import History
+from indexer.contract.history import History, latest_first
 from indexer.contract.items import ItemTable, Rows
 from indexer.contract.manifest import Manifest
 from indexer.contract.snapshot import Snapshot
@@ -116,7 +116,7 @@ def in_rows_of(asked: Sequence[Asked], items: ItemTable, other: ItemTable) -> li
                     context=Context(context[here], question.context.types[here]),
                     targets=rows_of(question.targets),
                 ),
-                past,
+                latest_first(past),
             )
         )
     return out

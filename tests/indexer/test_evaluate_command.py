@@ -16,14 +16,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from indexer.contract.items import Rows
 from indexer.contract.purchases import UserPurchases
 from indexer.contract.snapshot import Snapshot, open_snapshot
 from indexer.contract.visits import Answered, Visit
 from indexer.errors import InputError
 from indexer.progress import Silent, Stages
 from indexer.settings import IndexSettings
-from indexer.trial import Terms, trial
+from indexer.trial import Terms, rehearsed, trial
 from services.cli import app
+from services.slates import RULES
 from tests.indexer.shop import write
 from tests.snapshots import Shop, publish_shop
 
@@ -103,11 +105,30 @@ def test_the_whole_pipeline_is_built_served_and_measured_beside_its_baselines(ho
     assert document["degraded_pages"] == 0
     assert document["rungs"] == {"RANKED": 50}
     assert document["served_vs_offline_max_difference"] <= 1e-4
+    assert "teacher" not in document["session"], "too few baskets to learn from"
+    assert set(document["slate"]) == set(RULES)
+    for cost in document["slate"].values():
+        assert cost["difference"]["low"] <= cost["difference"]["mean"] <= cost["difference"]["high"]
+        assert cost["ndcg_at_10"] == pytest.approx(ours_alone(document) + cost["difference"]["mean"], abs=1e-4)
     assert document["windows"]["start"] == f"{START}+00:00"
     assert json.loads((out / "report.json").read_text())["evaluation"] == document
     page = (out / "report.html").read_text()
     assert document["snapshot"] in page
     assert "<svg" in page
+
+
+def test_teacher_and_students_are_taken_from_the_build_with_the_window_of_the_build() -> None:
+    figures = {"ndcg_at_10": 0.3, "interval": {"mean": 0.3, "low": 0.2, "high": 0.4}}
+    session = dict.fromkeys(("blend", "teacher", "student_labels", "student_distilled", "two_stage"), figures)
+    windows = {"train": "2026-01-01", "validate": "2026-02-01", "evaluate": "2026-03-01", "end": "2026-04-01"}
+    expected = {**figures, "window": {"start": "2026-03-01", "stop": "2026-04-01"}}
+    names = ("teacher", "student_labels", "student_distilled")
+    assert rehearsed({"windows": windows, "session": session}) == dict.fromkeys(names, expected)
+    assert rehearsed({"why": "nothing was learned"}) == {}
+
+
+def ours_alone(document: dict[str, Any]) -> float:
+    return float(document["session"]["two_stage"]["ndcg_at_10"])
 
 
 def test_either_a_catalogue_or_a_folder_of_snapshots_is_expected(house: House) -> None:
@@ -130,8 +151,12 @@ def tried(house: House, snapshot: Snapshot, stop: datetime | None = None) -> dic
     ) -> Sequence[Answered]:
         raise AssertionError("nothing is to be served")
 
+    def first_pages(*given: object) -> dict[str, list[Rows]]:
+        raise AssertionError("nothing was served")
+
     terms = Terms(datetime.fromisoformat(f"{START}+00:00"), stop, None, 25, "shared", 256)
-    return trial(IndexSettings(threads=1), snapshot, house.events, terms, serve, Stages(Silent()), datetime.now(UTC))
+    settings, stages = IndexSettings(threads=1), Stages(Silent())
+    return trial(settings, snapshot, house.events, terms, serve, first_pages, stages, datetime.now(UTC))
 
 
 @pytest.mark.parametrize(

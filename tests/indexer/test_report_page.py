@@ -15,6 +15,12 @@ def row(value: float) -> dict[str, Any]:
     return {"ndcg_at_10": value, "recall_at_50": 0.3, "recall_at_500": 0.6, "interval": interval}
 
 
+def rehearsed(value: float) -> dict[str, Any]:
+    """Measured on a window of its own."""
+    window = {"start": "2026-03-01T00:00:00+00:00", "stop": "2026-04-01T00:00:00+00:00"}
+    return {**row(value), "over_blend": {"mean": 0.2, "low": 0.1, "high": 0.3}, "window": window}
+
+
 LOSS = {"mean": 0.001, "low": -0.001, "high": 0.003}
 REPORT: dict[str, Any] = {
     "snapshot": "20261201T000000Z-deadbeef",
@@ -23,7 +29,20 @@ REPORT: dict[str, Any] = {
     "overridden": [],
     "seconds": {"towers": 3.5},
     "evaluation": {
-        "session": {name: row(0.2) for name in ("two_stage", "towers", "neighbours", "history", "blend")},
+        "session": {
+            **{name: row(0.2) for name in ("two_stage", "towers", "neighbours", "history", "blend")},
+            "teacher": rehearsed(0.3),
+            "student_labels": rehearsed(0.29),
+        },
+        "kept_of_the_teachers_lift": {"student_labels": 0.9},
+        "slate": {
+            "mmr_0.9": {
+                "ndcg_at_10": 0.19,
+                "difference": {"mean": -0.01, "low": -0.02, "high": -0.005},
+                "lift": {"mean": -0.05, "low": -0.1, "high": -0.025},
+                "others_in_10": 1.5,
+            }
+        },
         "lifts": {"session": {"towers": {"lift": {"mean": 0.1, "low": 0.05, "high": 0.2}}}},
         "questions": {"session": 3000},
         "degraded_pages": 0,
@@ -42,7 +61,9 @@ REPORT: dict[str, Any] = {
 }
 HEADINGS = {
     "Session: the first items are known",
+    "What is left of the teacher's lift",
     "Recall by source",
+    "Rules of the slate",
     "Quality against latency",
     "Teachers and students",
     "Weights of the blend",
@@ -96,6 +117,16 @@ def test_the_page_shows_every_part_and_needs_nothing_from_elsewhere() -> None:
 def test_what_the_report_lacks_is_left_out(part: str) -> None:
     left = {name: value for name, value in REPORT.items() if name != part}
     assert Read(page(left)).headings < HEADINGS
+
+
+def test_what_was_measured_on_another_window_stands_apart_and_says_so() -> None:
+    text = page(REPORT)
+    apart = text[text.index("What is left of the teacher's lift") :]
+    assert "2026-03-01 to 2026-04-01" in apart
+    before = text[: len(text) - len(apart)]
+    assert "student_labels" not in before
+    assert "+20.0% (+10.0% to +30.0%)" in apart
+    assert "90.0%" in apart
 
 
 def test_an_empty_report_is_a_page_without_a_plot() -> None:

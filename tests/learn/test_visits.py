@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import permutations
 
 import numpy as np
 import pytest
 
 from indexer.contract.features import PURCHASE
+from indexer.contract.history import EMPTY, History, latest_first
 from indexer.contract.purchases import UserPurchases, session_tag
 from indexer.contract.visits import Deed, Visit
 from indexer.learn.histories import Histories
@@ -129,11 +131,27 @@ def test_what_is_remembered_of_short_histories_is_what_training_knows(seed: int)
     histories = Histories(log)
     for question, mine in zip(asked, told, strict=True):
         expected = histories.at(question.user, question.session, question.day)
-        assert sorted(mine.rows.tolist()) == sorted(expected.rows.tolist())
-        order, other = np.argsort(mine.rows), np.argsort(expected.rows)
-        np.testing.assert_allclose(mine.last[order], expected.last[other], atol=1e-7)
-        np.testing.assert_allclose(mine.first[order], expected.first[other], atol=1e-7)
-        assert mine.times[order].tolist() == expected.times[other].tolist()
+        assert mine.rows.tolist() == expected.rows.tolist()
+        np.testing.assert_allclose(mine.last, expected.last, atol=1e-7)
+        np.testing.assert_allclose(mine.first, expected.first, atol=1e-7)
+        assert mine.times.tolist() == expected.times.tolist()
+
+
+def test_items_of_one_moment_come_in_one_order_whatever_order_they_were_kept_in() -> None:
+    rows, last = np.array([7, 20, 9, 4], np.int32), np.array([3.0, 5.0, 5.0 + 1e-10, 5.0])
+    for order in permutations(range(4)):
+        at = list(order)
+        history = latest_first(History(rows[at], rows[at] + 1, last[at] - 1, last[at], 4))
+        assert history.rows.tolist() == [20, 4, 9, 7]
+        assert history.times.tolist() == [21, 5, 10, 8]
+        assert history.last.tolist() == [5.0, 5.0, 5.0 + 1e-10, 3.0]
+    assert latest_first(EMPTY).rows.tolist() == []
+
+
+def test_the_first_of_a_large_basket_are_a_fair_sample_of_it() -> None:
+    rows, days = np.arange(200, dtype=np.int32), np.full(200, 5.0)
+    first = latest_first(History(rows, rows + 1, days, days, 1)).rows[:20]
+    assert np.bincount(first // 50, minlength=4).min() >= 4
 
 
 def test_an_item_that_was_forgotten_and_is_bought_again_counts_from_one() -> None:
