@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from indexer.learn.evaluate import PerQuestion
+from indexer.learn.intervals import Bootstrap
 from indexer.learn.list_training import ListSettings, Trained, score, soft_targets
 from indexer.learn.lists import Lists, Scores
 from indexer.learn.student import Student, fit_student
@@ -81,8 +83,9 @@ def choose(
         without = fit_student(train, base, check=check)
         with_soft = fit_student(train, replace(base, soft=settings.soft), check=check, soft=soft)
     students = {LABELS: without, DISTILLED: with_soft}
-    figures |= {f"student_{key}": float(check.ndcg(score(each.module, check)).mean()) for key, each in students.items()}
-    best = max(students, key=lambda key: figures[f"student_{key}"])
+    worth = {key: check.ndcg(score(each.module, check)) for key, each in students.items()}
+    figures |= {f"student_{key}": float(each.mean()) for key, each in worth.items()}
+    best = _better(worth, check, seed)
     return Chosen(
         teacher_name=name,
         teacher=teacher,
@@ -111,6 +114,13 @@ def fit_chosen(chosen: Chosen, name: str, lists: Lists, scores: Scores) -> Train
     if name == LABELS:
         return fit_student(lists, chosen.labels)
     return fit_student(lists, chosen.distilled, soft=soft_targets(scores, lists))
+
+
+def _better(worth: dict[str, PerQuestion], check: Lists, seed: int) -> str:
+    """The distilled student, unless the one by labels alone is better by more than chance: one window seldom tells them
+    apart, and what a teacher smooths varies less from night to night (docs/decisions/0009)."""
+    ahead = Bootstrap(check.users, seed=seed).difference(worth[LABELS], worth[DISTILLED])
+    return LABELS if ahead.low > 0 else DISTILLED
 
 
 def _teachers(

@@ -31,7 +31,6 @@ LEARNING = (
     "index.learn.validate_questions = 1000",
     "index.learn.evaluate_questions = 2000",
     'index.learn.teachers = ["trees"]',
-    "index.learn.epochs = 4",
     "index.learn.towers.epochs = 2",
     "index.learn.towers.places = 20",
     "index.learn.towers.negatives = 1024",
