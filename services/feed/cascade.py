@@ -57,10 +57,12 @@ def escalate(
     `left_s`: seconds until the batch must be done, the least of its questions'; all of them wait for the strong ranker,
     which takes `seconds_each` a question.
     """
+    if left_s <= 0:
+        return []
     wanted = [at for at, each in enumerate(scores) if uncertain(each, spec, share)]
     affordable = len(wanted)
     if seconds_each > 0 and math.isfinite(left_s):
-        affordable = max(0, int(left_s / (_CAUTION * seconds_each)))
+        affordable = int(left_s / (_CAUTION * seconds_each))
     chosen = sorted(wanted, key=lambda at: -doubt(scores[at], spec))[:affordable]
     return sorted(chosen)
 

@@ -67,7 +67,7 @@ class Loaded:
 
     @property
     def ranker_id(self) -> str:
-        """The ranker's id; empty when there is none."""
+        """The ranker's id, whichever questions the strong one of the cascade scored, too; empty when there is none."""
         return self.ranker.spec.id if self.ranker else ""
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ def _candidates(work: Work, shared: Shared) -> Blend:
 def _scores(works: Sequence[Work], shared: Sequence[Shared], candidates: Sequence[Blend]) -> list[Floats | None]:
     """The ranker's scores of the first candidates; None where there is no ranker, or where it failed."""
     out: dict[int, Floats | None] = {}
+    # All of the batch wait for a strong ranker, those of other snapshots too.
+    expires_at = min((work.expires_at for work in works), default=math.inf)
     for places in grouped(range(len(works)), lambda at: id(works[at].question.loaded)):
         loaded = works[places[0]].question.loaded
         ranker = loaded.ranker
@@ -96,14 +99,14 @@ def _scores(works: Sequence[Work], shared: Sequence[Shared], candidates: Sequenc
             continue
 
         def run(some: list[int], ranker: Ranker = ranker) -> list[Floats]:
-            return _rerank(ranker, [(works[at], shared[at], candidates[at]) for at in some])
+            return _rerank(ranker, [(works[at], shared[at], candidates[at]) for at in some], expires_at)
 
         out |= apart(places, run, f"rerank by {loaded.ranker_id} of snapshot {loaded.id} failed")
     return [out.get(at) for at in range(len(works))]
 
 
-def _rerank(ranker: Ranker, asked: Sequence[tuple[Work, Shared, Blend]]) -> list[Floats]:
-    """Work of one snapshot is reranked together."""
+def _rerank(ranker: Ranker, asked: Sequence[tuple[Work, Shared, Blend]], expires_at: float) -> list[Floats]:
+    """Work of one snapshot is reranked together; what is doubtful by the strong ranker, if it has one, too."""
     shelf = asked[0][0].question.loaded.shelf
     assert shelf is not None
     heads = [first(found, ranker.spec.depth) for _, _, found in asked]
@@ -115,7 +118,7 @@ def _rerank(ranker: Ranker, asked: Sequence[tuple[Work, Shared, Blend]]) -> list
         return fast
     # What the strong ranker says of a shared answer is cached like any other: it depends on the question, and on the
     # time that was left only as far as the fast ranker's order stands where there was none.
-    return cascade.improved(fast, tensors, min(work.expires_at for work, _, _ in asked), time.monotonic)
+    return cascade.improved(fast, tensors, expires_at, time.monotonic)
 
 
 def _answer(work: Work, found: Shared, given: Floats | None, searched: bool) -> Answer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,14 @@ import pytest
 from indexer.contract.cascade import CascadeSpec
 from indexer.contract.manifest import STRONG_RANKER
 from indexer.contract.snapshot import SnapshotError, open_snapshot
+from protos import feed_pb2
+from services.feed.app import FeedApp, open_app
 from services.feed.cascade import StrongCost, escalate, uncertain
 from services.feed.loaded import Loaded
 from services.feed.loading import Loader
 from services.feed.rerank import score
 from services.feed.work import Work
+from tests.feed.conftest import Client, client, settings_for, viewed
 from tests.feed.shops import person, question
 from tests.snapshots import Shop, publish_shop
 
@@ -57,6 +62,8 @@ def test_what_time_does_not_allow_is_not_begun_and_the_most_doubtful_go_first() 
     assert escalate([CLEAR, CLOSE, EQUAL], 0.0016, 0.001, SPEC, 1.0) == [2]
     assert escalate([CLEAR, CLOSE, EQUAL], 0.0, 0.001, SPEC, 1.0) == []
     assert escalate([CLEAR, CLOSE, EQUAL], -5.0, 0.001, SPEC, 1.0) == []
+    assert escalate([CLEAR, CLOSE, EQUAL], 0.0, 0.0, SPEC, 1.0) == []
+    assert escalate([CLEAR, CLOSE, EQUAL], 1e-9, 0.0, SPEC, 1.0) == [0, 1, 2]
     assert escalate([CLEAR, CLOSE, EQUAL], float("inf"), 0.001, SPEC, 1.0) == [0, 1, 2]
 
 
@@ -141,6 +148,17 @@ def test_without_time_left_the_fast_order_stands(tmp_path: Path) -> None:
     assert late == ranked(load(tmp_path / "none", 0.0, Seen()), 3, 4)
 
 
+def test_the_least_time_of_a_batch_counts_whatever_snapshots_are_in_it(tmp_path: Path) -> None:
+    seen = Seen()
+    loaded, other = load(tmp_path / "strong", 1.0, seen), load(tmp_path / "other", 0.0, Seen())
+    asked, late = Work(question(loaded, 3, 4)), time.monotonic() - 1
+    score([asked, Work(question(loaded, 5), expires_at=late)])
+    score([asked, Work(question(other, 5), expires_at=late)])
+    assert seen.told == {}
+    score([asked, Work(question(other, 5))])
+    assert seen.told == {"asked": 1}
+
+
 def test_a_strong_ranker_that_fails_leaves_the_fast_order(tmp_path: Path) -> None:
     seen = Seen()
     loaded = load(tmp_path / "failing", 1.0, seen)
@@ -182,3 +200,67 @@ def test_a_damaged_strong_ranker_is_refused_whole_and_left_out_otherwise(tmp_pat
         loader.load(open_snapshot(folder), whole=True)
     loaded = loader.load(open_snapshot(folder), whole=False)
     assert (loaded.cascade, loaded.ranker is not None, loaded.reasons) == (None, True, ())
+
+
+@asynccontextmanager
+async def served(folder: Path, share: float) -> AsyncIterator[tuple[FeedApp, Client]]:
+    async with open_app(settings_for(folder, scoring={"cascade": share})) as app, client(app) as connected:
+        yield app, connected
+
+
+async def first_page(feed: Client) -> feed_pb2.GetFeedResponse:
+    page = await feed.feed(recent_events=[viewed("i3")], page_size=50)
+    assert (page.provenance.rung, list(page.provenance.reasons)) == (feed_pb2.RUNG_RANKED, [])
+    assert page.provenance.ranker_id == "linear-7"
+    return page
+
+
+def ids(page: feed_pb2.GetFeedResponse) -> list[str]:
+    return [item.item_id for item in page.items]
+
+
+def told(app: FeedApp, outcome: str) -> float | None:
+    return app.metrics.registry.get_sample_value("feedline_strong_ranker_total", {"outcome": outcome})
+
+
+async def test_a_page_is_ranked_by_the_strong_ranker_where_the_settings_want_it_and_kept_like_any(
+    tmp_path: Path,
+) -> None:
+    """Both services share one cache, and do not take each other's answers."""
+    publish_shop(tmp_path / "snapshots", Shop(count=200, strong=True))
+    async with served(tmp_path, 0.0) as (app, feed):
+        fast = await first_page(feed)
+        assert told(app, "asked") is None
+    async with served(tmp_path, 1.0) as (app, feed):
+        strong = await first_page(feed)
+        again = await first_page(feed)
+        assert told(app, "asked") == 1
+    assert ids(strong) == ids(again) == ids(fast)[::-1]
+    assert strong.provenance.cache != again.provenance.cache == feed_pb2.CACHE_OUTCOME_LOCAL
+
+
+async def test_a_page_does_not_wait_for_a_strong_ranker_that_takes_longer_than_it_has(tmp_path: Path) -> None:
+    publish_shop(tmp_path / "snapshots", Shop(count=200, strong=True))
+    async with served(tmp_path, 1.0) as (app, feed):
+        loaded = app.live.current()
+        assert loaded is not None
+        assert loaded.cascade is not None
+        loaded.cascade.cost.observe(1, 1e6)
+        page = await first_page(feed)
+        assert told(app, "asked") is None
+    assert [item.score for item in page.items] == sorted((item.score for item in page.items), reverse=True)
+
+
+async def test_a_strong_ranker_that_fails_costs_a_page_neither_its_rung_nor_its_place_in_the_cache(
+    tmp_path: Path,
+) -> None:
+    publish_shop(tmp_path / "snapshots", Shop(count=200, strong=True))
+    async with served(tmp_path, 1.0) as (app, feed):
+        loaded = app.live.current()
+        assert loaded is not None
+        assert loaded.cascade is not None
+        strong = loaded.cascade.ranker
+        strong.spec = strong.spec.model_copy(update={"output": "no such output"})
+        page = await first_page(feed)
+        assert ids(await first_page(feed)) == ids(page)
+        assert (told(app, "asked"), told(app, "failed")) == (None, 1)
