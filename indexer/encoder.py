@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from indexer.device import device_of
 from indexer.errors import EncoderError
 from indexer.settings import EncoderSettings, Precision
 from indexer.text import TEMPLATE
@@ -112,7 +113,7 @@ class Encoder:
                     "index.encoder.precision int8 runs on the CPU: device cpu or auto is expected, not cuda"
                 )
             wanted = "cpu"
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+        device = device_of(wanted)
         copies = 1 if device == "cuda" else min(self._threads, _COPIES)
         torch.set_num_threads(max(1, self._threads // copies))
         try:

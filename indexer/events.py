@@ -30,10 +30,14 @@ AHEAD = timedelta(minutes=5)
 _FIELDS = ("event_id", "tenant", "session_id", "user_id", "item_id", "type", "occurred_at", "region")
 _REQUIRED = ("session_id", "item_id", "occurred_at")
 
-_CHECK = """
+SINCE_1970 = """
 create or replace macro since_1970(number) as case
     when number between 1e8 and 1e11 then to_timestamp(number)
     when number between 1e11 and 1e14 then to_timestamp(number / 1000) end;
+"""
+"""Seconds or milliseconds since 1970 as a moment."""
+
+_CHECK = """
 create or replace table checked as
 with typed as (
     select staged.file, staged.line, nullif(event_id, '') as event_id, staged.session_id, staged.item_id, items.row,
@@ -63,7 +67,7 @@ select file, line, event_id, row, session, user, cast(type as utinyint) as type,
 from typed;
 """
 
-_SPLIT = """
+SPLIT = """
 create or replace table bad_rows as
 select file, line, fault.field as field, fault.reason as reason, fault.value as value
 from checked where fault is not null;
@@ -76,6 +80,7 @@ select file, line from (
         group by event_id having count(*) > 1))
 where occurrence > 1;
 """
+"""Of the table `checked`: the rows at fault, and those whose event_id stood in an earlier row."""
 
 _KEEP = """
 create or replace table events as
@@ -119,17 +124,24 @@ def load_events(
         advance(rows)
 
     staged = work.folder / "events.parquet"
-    files = stage_files(source, _columns(settings), staged, aside, count, delimiter=settings.delimiter, separator="|")
+    files = stage_files(
+        source,
+        columns_of(settings, _FIELDS, _REQUIRED),
+        staged,
+        aside,
+        count,
+        delimiter=settings.delimiter,
+        separator="|",
+    )
     words = TYPE_NUMBER | {word.lower(): TYPE_NUMBER[name] for word, name in settings.type_names.items()}
     work.sql.register("type_names", pa.table([list(words), pa.array(words.values(), pa.int32())], ["word", "number"]))
-    macro, check = _CHECK.split(";\n")[:2]
-    work.sql.execute(macro)
+    work.sql.execute(SINCE_1970)
     work.sql.execute(
-        check,
+        _CHECK,
         {"default_type": TYPE_NUMBER[settings.default_type], "staged": str(staged), "latest": now + AHEAD},
     )
     work.sql.unregister("type_names")
-    work.sql.execute(_SPLIT)
+    work.sql.execute(SPLIT)
     staged.unlink()
     bad = quarantine.add(SOURCE, work, aside, files, seen=seen, max_bad_share=settings.max_bad_share)
     limit = None if until is None else until.astimezone(UTC).replace(tzinfo=None)
@@ -151,14 +163,15 @@ def _summary(work: Workspace, seen: int, bad: int, until: datetime | None) -> Ev
     return Events(seen, bad, repeated, impressions, later, kept, sessions, last and last.replace(tzinfo=UTC))
 
 
-def _columns(settings: EventSettings) -> Sequence[Column]:
+def columns_of(settings: EventSettings, fields: Sequence[str], required: Sequence[str]) -> Sequence[Column]:
+    """The columns of the user's files that hold these fields; those that are renamed must exist, too."""
     columns = settings.columns
     return [
         Column(
             field,
             getattr(columns, field),
             f"index.events.columns.{field}",
-            field in _REQUIRED or columns.named(field),
+            field in required or columns.named(field),
         )
-        for field in _FIELDS
+        for field in fields
     ]

@@ -8,7 +8,7 @@ DuckDB, on disk beyond `index.memory_limit_mb`; Python sees one user after the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from indexer.contract.publish import exclusive
 from indexer.contract.purchases import Bought, UserPurchases
-from indexer.events import AHEAD, SOURCE, TYPE_NUMBER
-from indexer.files import Aside, Column, find
+from indexer.events import AHEAD, SINCE_1970, SOURCE, SPLIT, TYPE_NUMBER, columns_of
+from indexer.files import Aside, find
 from indexer.progress import Stages
 from indexer.quarantine import Quarantine
 from indexer.row_counts import expected_rows
@@ -31,12 +31,6 @@ from indexer.workspace import BATCH_ROWS, Workspace, stage_files, workspace
 _FIELDS = ("event_id", "tenant", "session_id", "user_id", "item_id", "type", "occurred_at")
 _REQUIRED = ("session_id", "user_id", "item_id", "occurred_at")
 _NUMBERS = ("at_ms", "times", "first_ms", "last_ms")
-
-_SINCE_1970 = """
-create or replace macro since_1970(number) as case
-    when number between 1e8 and 1e11 then to_timestamp(number)
-    when number between 1e11 and 1e14 then to_timestamp(number / 1000) end;
-"""
 
 _CHECK = """
 create table checked as
@@ -63,20 +57,6 @@ select file, line, nullif(event_id, '') as event_id, coalesce(nullif(tenant, '')
         then {'field': 'user_id', 'reason': 'is longer than 256 bytes or has control characters', 'value': user_id}
     end as fault
 from typed;
-"""
-
-_SPLIT = """
-create table bad_rows as
-select file, line, fault.field as field, fault.reason as reason, fault.value as value
-from checked where fault is not null;
-
-create table repeats as
-select file, line from (
-    select file, line, row_number() over (partition by event_id order by file, line) as occurrence
-    from checked where fault is null and event_id in (
-        select event_id from checked where fault is null and event_id is not null
-        group by event_id having count(*) > 1))
-where occurrence > 1;
 """
 
 _COUNTS = """
@@ -216,18 +196,18 @@ def _load(
             seen += rows
             advance(rows)
 
-        columns = _columns(settings)
+        columns = columns_of(settings, _FIELDS, _REQUIRED)
         files = stage_files(source, columns, staged, aside, count, delimiter=settings.delimiter, separator="|")
         words = TYPE_NUMBER | {word.lower(): TYPE_NUMBER[name] for word, name in settings.type_names.items()}
         numbers = pa.array(words.values(), pa.int32())
         work.sql.register("type_names", pa.table([list(words), numbers], ["word", "number"]))
         default_type = TYPE_NUMBER[settings.default_type]
         given = {"default_type": default_type, "staged": str(staged), "latest": now + AHEAD, "tenant": tenant}
-        work.sql.execute(_SINCE_1970)
+        work.sql.execute(SINCE_1970)
         work.sql.execute(_CHECK, given)
         work.sql.unregister("type_names")
         staged.unlink()
-        work.sql.execute(_SPLIT)
+        work.sql.execute(SPLIT)
         bad = quarantine.add(SOURCE, work, aside, files, seen=seen, max_bad_share=settings.max_bad_share)
         limit = None if until is None else until.astimezone(UTC).replace(tzinfo=None)
         kept = {"purchase": TYPE_NUMBER["purchase"], "until": limit}
@@ -253,19 +233,6 @@ def _users(table: pa.Table) -> Iterator[UserPurchases]:
             item_ids[items],
             Bought(tags[items], *(column[items] for column in numbers)),
         )
-
-
-def _columns(settings: EventSettings) -> Sequence[Column]:
-    columns = settings.columns
-    return [
-        Column(
-            field,
-            getattr(columns, field),
-            f"index.events.columns.{field}",
-            field in _REQUIRED or columns.named(field),
-        )
-        for field in _FIELDS
-    ]
 
 
 def _digest(settings: EventSettings, source: Path, until: datetime | None, items: int, tenant: str) -> str:

@@ -128,7 +128,7 @@ def popularity(run: Run, loaded: Loaded) -> Popular:
 def learn(run: Run, encoded: Encoded, popular: Popular, parent: Parent) -> Learned:
     """Vectors, neighbours, towers, ranker and index; the parent's when nothing that they depend on has changed."""
     digest = digest_of(run.work, run.settings, encoded.fingerprint)
-    kept = take_over(parent.folder if parent.manifest else None, digest, run.writer)
+    kept = take_over(parent.folder if parent.manifest else None, digest, run.writer, run.stages.note)
     if kept is not None:
         run.stages.note(f"models: nothing that they are learned from has changed; taken over from {kept.manifest.id}")
         was = kept.manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -52,9 +53,11 @@ def digest_of(work: Workspace, settings: IndexSettings, encoder: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def take_over(parent: Path | None, digest: str, writer: SnapshotWriter) -> TakenOver | None:
+def take_over(
+    parent: Path | None, digest: str, writer: SnapshotWriter, note: Callable[[str], None]
+) -> TakenOver | None:
     """Links the models of the snapshot in `parent` into the new one when they were learned from the same; None when
-    they were not, or when the parent is not whole."""
+    they were not, or, with a note, when the parent is not whole."""
     if parent is None:
         return None
     try:
@@ -63,7 +66,8 @@ def take_over(parent: Path | None, digest: str, writer: SnapshotWriter) -> Taken
             return None
         snapshot.require_whole()
         learning = json.loads(snapshot.path(names.REPORT).read_bytes())["learning"]
-    except (SnapshotError, ValueError, KeyError):
+    except (SnapshotError, ValueError, KeyError) as error:
+        note(f"models: everything is learned again, the parent's cannot be taken over: {error}")
         return None
     for name in _FILES:
         if snapshot.has(name):

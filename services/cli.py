@@ -255,7 +255,8 @@ def index_evaluate(
         from indexer.settings import IndexSettings
         from indexer.trial import Terms, current, just_before, trial
         from indexer.trial_report import degraded, save, tables
-        from services.replay import logged_replay
+        from services import logs
+        from services.replay import replay
         from services.slates import first_pages
 
         settings = load_settings(config)
@@ -271,7 +272,8 @@ def index_evaluate(
         elif snapshots is None or catalogue is not None:
             raise StartError("--catalogue and --snapshots: exactly one of the two is expected")
         snapshot = current(snapshots)
-        serve = partial(logged_replay, settings, snapshots, mode=mode, depth=DEPTH)
+        logs.configure(settings.log.model_copy(update={"level": "warning"}))
+        serve = partial(replay, settings, snapshots, mode=mode, depth=DEPTH)
         evaluation = trial(index_settings, snapshot, shop_events, terms, serve, first_pages, stages, now)
         if out is not None:
             save(snapshot, evaluation, out)

@@ -22,7 +22,6 @@ from indexer.contract.purchases import UserPurchases
 from indexer.contract.towers import Mode
 from indexer.contract.visits import AT_ONCE, Answered, Deed, Visit
 from protos import feed_pb2
-from services import logs
 from services.client import FeedClient
 from services.errors import StartError
 from services.feed.app import open_app
@@ -68,21 +67,6 @@ def replay(
             return asyncio.run(_replay(patient, histories, visits, advance, depth))
         except grpc.aio.AioRpcError as error:
             raise StartError(f"the service answered {error.code().name}: {error.details()}") from error
-
-
-def logged_replay(
-    settings: Settings,
-    snapshots: Path,
-    histories: Sequence[UserPurchases],
-    visits: Sequence[Visit],
-    advance: Callable[[int], None],
-    *,
-    mode: Mode,
-    depth: int,
-) -> list[Answered]:
-    """`replay` of a command: what the service says goes to standard error, and only what a person should know."""
-    logs.configure(settings.log.model_copy(update={"level": "warning"}))
-    return replay(settings, snapshots, histories, visits, advance, mode=mode, depth=depth)
 
 
 def patient_settings(settings: Settings, snapshots: Path, folder: Path, mode: Mode) -> Settings:

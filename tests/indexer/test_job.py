@@ -179,6 +179,7 @@ def test_a_damaged_parent_gives_no_models(shop: Shop) -> None:
     vectors.chmod(0o644)
     vectors.write_bytes(b"")
     assert not shop.build(items, events).taken_over
+    assert any("the parent's cannot be taken over" in note and names.VECTORS in note for note in shop.notes)
     assert shop.current().manifest.parent == first.snapshot
 
 
