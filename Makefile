@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.installed-demo
 DEV_STAMP := $(VENV)/.installed-dev
 DEMO_EXTRAS := cpu,index,demo
-DEV_EXTRAS := $(DEMO_EXTRAS),dev
+DEV_EXTRAS := $(DEMO_EXTRAS),images,ray,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: help
@@ -83,7 +83,7 @@ deploy-lint: $(DEV_STAMP) ## Check deploy/ and the scripts; promtool, shellcheck
 	$(BIN)/hadolint --failure-threshold style deploy/Dockerfile
 	$(BIN)/yamllint --strict deploy .pre-commit-config.yaml .yamllint.yaml buf.yaml
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
-	@if [ -x $(BIN)/shellcheck ]; then set -x; $(BIN)/shellcheck .ci/run; else echo "shellcheck: not on this machine, left out"; fi
+	@if [ -x $(BIN)/shellcheck ]; then set -x; $(BIN)/shellcheck .ci/run benchmarks/gpu.sh benchmarks/peers/install.sh; else echo "shellcheck: not on this machine, left out"; fi
 	@if command -v promtool >/dev/null; then set -x; promtool check config deploy/prometheus/prometheus.yml; \
 	    else echo "promtool: not on this machine, left out"; fi
 	@if docker compose version >/dev/null 2>&1; then set -x; \
@@ -99,7 +99,7 @@ bench: $(DEV_STAMP) ## Run the benchmarks of benchmarks/
 .PHONY: constraints
 constraints: $(DEV_STAMP) ## Write constraints.txt from pyproject.toml, keeping pinned versions; UPGRADE=1 takes new ones
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate $(if $(UPGRADE),--upgrade) \
-	    --custom-compile-command "make constraints" $(foreach e,cpu index demo dev,--extra $(e)) pyproject.toml -o constraints.txt
+	    --custom-compile-command "make constraints" $(foreach e,cpu index demo images ray dev,--extra $(e)) pyproject.toml -o constraints.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environment, caches and build folders; data/ stays

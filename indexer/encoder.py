@@ -1,4 +1,4 @@
-"""The content encoder: a sentence-transformers model turns texts into vectors of length 1.
+"""The content encoder: a model by its settings turns contents into vectors of length 1.
 
 Its fingerprint is found without importing torch, so that a build whose vectors are all stored stays light.
 """
@@ -6,26 +6,25 @@ Its fingerprint is found without importing torch, so that a build whose vectors 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from indexer.content import BrokenImage, Chunk, Encoding
 from indexer.device import device_of
 from indexer.errors import EncoderError
+from indexer.images import ImageError, Pictures
+from indexer.models import Model, static_models, transformers
 from indexer.settings import EncoderSettings, Precision
+from indexer.static_model import distilled, static_fingerprint
 from indexer.text import TEMPLATE
 from indexer.vector_store import Vectors
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-    from indexer.learn.encoder_precision import Int8Encoder
 
 _NOT_LOADED = (
     "*.md",
@@ -43,96 +42,109 @@ _NOT_LOADED = (
     "train_script.py",
 )
 """What a model folder may hold beside the model: other formats of the weights (some of them pickles) and prose."""
-_FORMAT = "v1"
+_FORMAT = "v2"
 _COPIES = 4
+_WAITING = 2
 
 
 class Encoder:
-    """A model by its settings; nothing is loaded before the first `encode`. To be closed.
+    """A model by its settings; nothing is loaded before the first text. To be closed.
 
-    On a CPU, up to four copies of the model encode batches side by side: short texts leave little for the threads of
-    one batch to share, and waiting for each other costs them most where other work runs on the machine.
+    On a CPU, up to four copies of the model encode side by side: short texts leave little for the threads of one
+    batch to share, and waiting for each other costs them most where other work runs on the machine. A static model is
+    distilled into `static` when it is not there; that folder is needed for this kind alone.
     """
 
-    def __init__(self, settings: EncoderSettings, threads: int) -> None:
+    def __init__(self, settings: EncoderSettings, threads: int, static: Path | None = None) -> None:
         self._settings = settings
-        self._threads = threads
+        self._copies = min(threads, _COPIES)
+        self._threads = max(1, threads // self._copies)
+        self._static = static
         self._folder = locate(settings.model)
-        self.fingerprint = fingerprint(self._folder, settings.max_seq_length, settings.precision)
-        self._models: SimpleQueue[SentenceTransformer] = SimpleQueue()
-        self._int8: Int8Encoder | None = None
+        self.fingerprint = encoder_fingerprint(settings, self._folder)
+        self._models: SimpleQueue[Model] = SimpleQueue()
         self._workers: ThreadPoolExecutor | None = None
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """float16 [len(texts), d], each of length 1 (0 for a text without tokens). Raises EncoderError."""
-        if self._workers is None:
-            self._workers = self._load()
-        size = self._settings.batch_size
-        batches = [list(texts[first : first + size]) for first in range(0, len(texts), size)]
-        vectors = np.concatenate(list(self._workers.map(self._encode_batch, batches)))
-        if not np.isfinite(vectors).all():
-            first = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
-            raise EncoderError(f"{self._settings.model} gave NaN or infinity for the text {texts[first][:80]!r}")
-        return vectors
+        size = self._settings.chunk
+        chunks = (
+            Chunk(np.arange(first, min(first + size, len(texts))), list(texts[first : first + size]))
+            for first in range(0, len(texts), size)
+        )
+        return np.concatenate([each.vectors for each in self.encode_chunks(chunks)])
+
+    def encode_chunks(self, chunks: Iterable[Chunk]) -> Iterator[Encoding]:
+        """Chunk by chunk, in their order; two a copy of the model wait at most. Raises EncoderError."""
+        waiting: deque[Future[Encoding]] = deque()
+        try:
+            for chunk in chunks:
+                if self._workers is None:
+                    self._workers = self._load()
+                waiting.append(self._workers.submit(self._encode, chunk))
+                if len(waiting) > _WAITING * self._copies:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
     def close(self) -> None:
         """Ends the threads."""
         if self._workers is not None:
             self._workers.shutdown()
 
-    def _encode_batch(self, texts: list[str]) -> Vectors:
+    def _encode(self, chunk: Chunk) -> Encoding:
         model = self._models.get()  # its tokenizer is not to be shared by threads
         try:
-            if self._int8 is not None:
-                return _of_length_one(self._int8.encode(model, texts))
-            vectors = model.encode(
-                texts,
-                batch_size=len(texts),
-                normalize_embeddings=True,
-                convert_to_numpy=True,
-                show_progress_bar=False,
-            )
+            vectors = _of_length_one(model.encode(chunk.texts))
+            broken: tuple[BrokenImage, ...] = ()
+            if chunk.images is not None:
+                vectors, broken = self._with_pictures(model, chunk, vectors)
         finally:
             self._models.put(model)
-        if self._settings.precision == "fp32":
-            return np.asarray(vectors).astype(np.float16)
-        return _of_length_one(np.asarray(vectors, np.float32))
+        if not np.isfinite(vectors).all():
+            first = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
+            raise EncoderError(f"{self._settings.model} gave NaN or infinity for the text {chunk.texts[first][:80]!r}")
+        return Encoding(chunk.numbers, vectors.astype(np.float16), broken)
+
+    def _with_pictures(
+        self, model: Model, chunk: Chunk, vectors: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], tuple[BrokenImage, ...]]:
+        """The weighted mean of each text's vector and that of its pictures; a video counts as one picture, the mean of
+        its frames. A content with a picture that cannot be decoded keeps the vector of its text."""
+        pictures = Pictures(self._settings.images)
+        weight = np.float32(self._settings.images.weight)
+        mixed, broken = vectors.copy(), []
+        for at, paths in enumerate(chunk.images or ()):
+            try:
+                seen = [_mean(_of_length_one(model.encode_images(pictures.frames(path)))) for path in paths]
+            except ImageError as error:
+                broken.append(BrokenImage(int(chunk.numbers[at]), ", ".join(paths), str(error)))
+                continue
+            if seen:
+                mixed[at] = (1 - weight) * vectors[at] + weight * _mean(np.stack(seen))
+        return _of_length_one(mixed), tuple(broken)
 
     def _load(self) -> ThreadPoolExecutor:
-        import torch  # noqa: PLC0415 - only a build that encodes pays for it
-        from safetensors import SafetensorError  # noqa: PLC0415
-        from sentence_transformers import SentenceTransformer  # noqa: PLC0415
-        from transformers.utils import logging as transformers_logging  # noqa: PLC0415
-
-        transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # progress is shown by the job
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        wanted, precision = self._settings.device, self._settings.precision
-        if precision == "int8":
-            if wanted == "cuda":
+        settings = self._settings
+        if settings.kind == "static":
+            if self._static is None:
+                raise EncoderError("index.encoder.kind static: a folder for the distilled model is expected")
+            folder = distilled(self._static, self._folder, self.fingerprint, settings.dimensions)
+            models: Sequence[Model] = static_models(folder, self._copies)
+        else:
+            if settings.precision == "int8" and settings.device == "cuda":
                 raise EncoderError(
                     "index.encoder.precision int8 runs on the CPU: device cpu or auto is expected, not cuda"
                 )
-            wanted = "cpu"
-        device = device_of(wanted)
-        copies = 1 if device == "cuda" else min(self._threads, _COPIES)
-        torch.set_num_threads(max(1, self._threads // copies))
-        try:
-            models = [
-                SentenceTransformer(str(self._folder), device=device, local_files_only=True).eval()
-                for _ in range(copies)
-            ]
-            for model in models:
-                if self._settings.max_seq_length is not None:
-                    model.max_seq_length = self._settings.max_seq_length
-                self._models.put(model.bfloat16() if precision == "bf16" else model)
-            if precision == "int8":
-                from indexer.learn.encoder_precision import Int8Encoder  # noqa: PLC0415 - brings the exporter along
-
-                self._int8 = Int8Encoder(models[0], max(1, self._threads // copies))
-        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-            message = f"index.encoder.model {self._settings.model!r} in {self._folder} cannot be loaded: {error}"
-            raise EncoderError(message) from error
-        return ThreadPoolExecutor(copies, "encoder")
+            device = "cpu" if settings.precision == "int8" else device_of(settings.device)
+            self._copies = 1 if device == "cuda" else self._copies
+            models = transformers(self._folder, settings, device, self._copies, self._threads)
+        for model in models:
+            self._models.put(model)
+        return ThreadPoolExecutor(self._copies, "encoder")
 
 
 def locate(model: str) -> Path:
@@ -155,6 +167,19 @@ def locate(model: str) -> Path:
         ) from error
 
 
+def encoder_fingerprint(settings: EncoderSettings, folder: Path) -> str:
+    """32 hex digits of all that the vectors depend on: the model in `folder` and the settings. Raises EncoderError.
+
+    Not the versions of the libraries: their vectors differ in the last bits only.
+    """
+    mark = fingerprint(folder, settings.max_seq_length, settings.precision)
+    if settings.kind == "static":
+        return static_fingerprint(mark, settings.dimensions)
+    if settings.images.root is not None:
+        return hashlib.blake2b(f"{mark} pictures {settings.images.weight}".encode(), digest_size=16).hexdigest()
+    return mark
+
+
 def fingerprint(folder: Path, max_seq_length: int | None, precision: Precision = "fp32") -> str:
     """32 hex digits: the model's files, the length at which texts are cut, the version of the text template, precision.
 
@@ -173,6 +198,11 @@ def fingerprint(folder: Path, max_seq_length: int | None, precision: Precision =
     return digest.hexdigest()
 
 
-def _of_length_one(vectors: npt.NDArray[np.float32]) -> Vectors:
+def _mean(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """float32 [d] of length 1, of vectors [m, d]."""
+    return np.asarray(_of_length_one(vectors.mean(axis=0, keepdims=True))[0])
+
+
+def _of_length_one(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.where(lengths > 0, lengths, 1), np.float16)
+    return np.asarray(vectors / np.where(lengths > 0, lengths, 1), np.float32)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import faiss
 import numpy as np
 
-from indexer.ann import search
+from indexer.contract.ann_index import AnnIndex
 from indexer.contract.features import Context, Floats
 from indexer.contract.manifest import GoldenQuery
+from indexer.contract.sources import CANDIDATES
 from indexer.events import TYPE_NUMBER
 from indexer.learn.retrieval import Asked
 
@@ -29,12 +29,11 @@ def contexts_to_tune_by(asked: Sequence[Asked], items: int, wanted: int, seed: i
     return known + [Context(rows[[at]], np.array([_TYPE], np.uint8)) for at in range(len(rows))]
 
 
-def golden_queries(
-    index: faiss.Index, nprobe: int, contexts: Sequence[Context], vectors_of: VectorsOf
-) -> tuple[GoldenQuery, ...]:
+def golden_queries(index: AnnIndex, contexts: Sequence[Context], vectors_of: VectorsOf) -> tuple[GoldenQuery, ...]:
     """The first contexts, as if all their items had been viewed, and their best rows and scores."""
     viewed = [Context(each.rows, np.full(len(each), _TYPE, np.uint8)) for each in contexts[:_QUERIES]]
-    scores, rows = search(index, vectors_of(viewed), _DEPTH, nprobe)
+    scores, rows = index.search(vectors_of(viewed), CANDIDATES)
+    scores, rows = scores[:, :_DEPTH], rows[:, :_DEPTH]
     found = rows >= 0
     return tuple(
         GoldenQuery(

@@ -142,7 +142,7 @@ def _summary(
         quarantined=run.quarantine.counts,
         quarantine_file=str(run.quarantine.written) if run.quarantine.written else None,
         popularity_lists=popular.lists,
-        index=learned.index.model_dump(),
+        index=learned.index.model_dump(mode="json") | {"timed": learned.timed},
         ranker=learned.ranker.model_dump(mode="json"),
         learning=learned.report,
         taken_over=learned.night is None,

@@ -6,9 +6,10 @@ have i; the shrinkage keeps pairs that met once or twice from leading (Koren and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,11 @@ from scipy import sparse
 
 from indexer.contract.neighbours import NOBODY
 from indexer.progress import Advance
-from indexer.rows_file import rows_file
 
 Csr: TypeAlias = sparse.csr_matrix
 _PAIRS_IN_MEMORY = 8_000_000
 """Pairs of one block before they are counted; some 50 bytes each."""
+_MOST = 2**31 - 1
 _ROWS_IN_BLOCK = 1 << 16
 """Items of one block: a row of it has 16 bits of a sort key."""
 
@@ -36,22 +37,36 @@ def write_neighbours(
     advance: Advance,
     pairs: int | None = None,
 ) -> None:
-    """Writes the `count` nearest of each item to two .npy files: int32 [n, count] and float16 [n, count].
+    """Writes the `count` nearest of each item to two .npy files, as `contract.neighbours.neighbour_lists` reads them.
 
     `sessions` float32 CSR [S, n] of ones, `longest` and `pairs` as in `paired`. The lists are ordered, nearest first,
-    equal ones (in float16) by row; -1 with weight 0 where there is no more. Memory is bounded by blocks of items;
-    `advance` is told how many items are done.
+    equal ones (in float16) by row. Memory is bounded by blocks of items; `advance` is told how many items are done.
     """
-    n = sessions.shape[1]
     used = paired(sessions, longest=longest, pairs=pairs)
-    with (
-        rows_file(ids, np.int32, (n, count)) as append_ids,
-        rows_file(weights, np.float16, (n, count)) as append_weights,
-    ):
+    lengths: list[npt.NDArray[np.int32]] = [np.zeros(1, np.int32)]
+    with ids.open("wb") as near_file, weights.open("wb") as weight_file:
+        _header(weight_file, np.float16, 0)
+        _header(near_file, np.int32, 0)
+        near_file.seek(4 * (sessions.shape[1] + 1), os.SEEK_CUR)
         for near, similar in blocks(used, count=count, shrink=shrink):
-            append_ids(near)
-            append_weights(similar)
+            there = near != NOBODY
+            near_file.write(near[there].data)
+            weight_file.write(similar[there].data)
+            lengths.append(there.sum(axis=1, dtype=np.int32))
             advance(len(near))
+        starts = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+        if starts[-1] > _MOST:
+            raise ValueError(f"{ids.name}: {starts[-1]:,} neighbours, at most {_MOST:,} are expected")
+        _header(weight_file, np.float16, int(starts[-1]))
+        _header(near_file, np.int32, len(starts) + int(starts[-1]))
+        near_file.write(starts.astype(np.int32).data)
+
+
+def _header(file: BinaryIO, dtype: type[np.generic], length: int) -> None:
+    """At the file's beginning; of the same size whatever the length."""
+    file.seek(0)
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (length,)})
 
 
 def paired(sessions: Csr, *, longest: int, pairs: int | None = None) -> Csr:

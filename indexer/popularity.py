@@ -53,10 +53,15 @@ select row, category, row_number() over (order by score desc, row) as place,
     row_number() over (partition by category order by score desc, row) as place_in_category
 from pool where regions is null;
 
+create or replace table best as
+select row, category, score, row_number() over (order by score desc, row) as place,
+    row_number() over (partition by category order by score desc, row) as place_in_category
+from pool;
+
 create or replace table candidates as
-select null as region, null as category, row, score as here, score from pool
+select null as region, null as category, row, score as here, score from best where place <= $list_length
 union all
-select null, category, row, score, score from pool where category is not null
+select null, category, row, score, score from best where category is not null and place_in_category <= $list_length
 union all
 select region, null, row, max(here), score from (
     select region, row, here from here
@@ -70,6 +75,7 @@ select region, category, row, max(here), score from (
 join pool using (row) where category is not null group by region, category, row, score;
 """
 """here        items sold in a region, or allowed there by name, and their score there
+best        all items: no list without a region is longer
 everywhere  items without regions: they fill the lists of each region, so only the best of them matter
 A list is ordered by the score in its region, then by the overall score, then by row."""
 
@@ -127,7 +133,6 @@ def write_lists(work: Workspace, settings: PopularitySettings, path: Path) -> in
         for batch in work.batches(_BEST.format(unit=_UNIT, list_length=settings.list_length)):
             writer.write_table(pa.Table.from_batches([batch]).cast(SCHEMA))
     lists = work.count("select count(*) from (select distinct region, category from candidates)")
-    work.sql.execute(
-        "drop table pool; drop table here; drop table everywhere; drop table all_regions; drop table candidates"
-    )
+    for table in ("pool", "here", "best", "everywhere", "all_regions", "candidates"):
+        work.sql.execute(f"drop table {table}")
     return lists

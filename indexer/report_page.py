@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from indexer.plots import Point, Spot, bars, dots, plane
+from indexer.contract.plots import Point, Spot, bars, dots, plane
 
 Report = Mapping[str, Any]
 _OURS = "two_stage"
@@ -42,6 +42,17 @@ _VARIANT = {
     "ndcg_at_10": "NDCG@10",
     "loss": "loss",
     "fault": "fault",
+}
+_POINT = ("kind", "nprobe", "refine")
+_WIDER = {"nprobe": "lists", "refine": "scored exactly, times 500", "recall_at_500": "recall@500"}
+_TRIED = {
+    "kind": "",
+    **_WIDER,
+    "ms": "ms, counted",
+    "p99_ms": "p99, counted",
+    "measured_p50_ms": "p50, measured",
+    "measured_p99_ms": "p99, measured",
+    "bytes": "bytes",
 }
 _SOURCES = ("towers", "neighbours", "history", "blend")
 _STYLE = """
@@ -229,6 +240,36 @@ def _learning(report: Report) -> Iterator[str]:
         yield f"<p>Nothing was learned: {escape(str(learning['why']))}</p>"
 
 
+def _index(report: Report) -> Iterator[str]:
+    index: Report = report.get("index", {})
+    table = index.get("table") or []
+    if not table:
+        return
+    yield (
+        "<h2>The index</h2><p class='soft'>recall@500 of held-out session vectors against exact search, by the cost of"
+        " one query: counted by the work that it takes, so that one catalogue gives one choice.</p>"
+    )
+    chosen = [index.get(name) for name in _POINT]
+    yield plane(
+        [_tried(row, chosen) for row in sorted(table, key=lambda row: [row[name] for name in _POINT] == chosen)],
+        "Recall against latency",
+        "ms of one query, counted",
+        "recall@500",
+    )
+    rows = index.get("timed") or table
+    columns = [name for name in _TRIED if any(name in row for row in rows)]
+    yield _table([_TRIED[name] for name in columns], [[_cell(row.get(name)) for name in columns] for row in rows])
+    if index.get("filtered"):
+        rows = [[f"{row['share']:.0%}", *(_cell(row[name]) for name in _WIDER)] for row in index["filtered"]]
+        yield f"<h3>Where filters leave a part</h3>{_table(['items left', *_WIDER.values()], rows)}"
+
+
+def _tried(row: Report, chosen: Sequence[object]) -> Spot:
+    ours = [row[name] for name in _POINT] == chosen
+    label = f"{row['kind']}, nprobe {row['nprobe']}" if ours else ""
+    return Spot(label, row["ms"], row["recall_at_500"], row["recall_at_500"], row["recall_at_500"], ours)
+
+
 def _seconds(report: Report) -> Iterator[str]:
     seconds = report.get("seconds")
     if seconds:
@@ -237,7 +278,7 @@ def _seconds(report: Report) -> Iterator[str]:
 
 
 _PARTS: Sequence[Callable[[Report], Iterator[str]]] = (
-    _summary, _rankings, _kept, _recall, _slate, _compression, _learning, _gates, _seconds,
+    _summary, _rankings, _kept, _recall, _slate, _compression, _learning, _index, _gates, _seconds,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from indexer.contract.manifest import QuerySpec
 
@@ -42,6 +42,7 @@ class CatalogueColumns(_Columns):
     price: str = "price"
     available: str = "available"
     regions: str = "regions"
+    images: str = "images"
 
 
 class EventColumns(_Columns):
@@ -79,15 +80,61 @@ class EventSettings(_Section):
     max_bad_share: float = Field(default=0.05, ge=0, le=1)
 
 
+class ImageSettings(_Section):
+    """Pictures of items: files below `root`, named by the catalogue's column `images`; never read by the service."""
+
+    root: Path | None = Field(default=None, description="None: there are no pictures, the column is not read")
+    weight: float = Field(
+        default=0.5, ge=0, le=1, description="of the pictures in the content vector; the text's is 1 - weight"
+    )
+    max_bytes: int = Field(default=20_000_000, ge=1, description="of a file")
+    max_pixels: int = Field(default=40_000_000, ge=1, description="of a picture")
+    max_images: int = Field(default=8, ge=1, le=1000, description="of an item; the first ones")
+    max_frames: int = Field(default=32, ge=1, le=10_000, description="of a folder, which is a video; evenly spaced")
+
+
+class RaySettings(_Section):
+    """Where `engine = "ray"` encodes. Workers need the same model and pictures at the same places."""
+
+    address: str = Field(default="", description="of a cluster; empty: one of its own, on this machine, for this build")
+    workers: int = Field(default=0, ge=0, le=10_000, description="each with the model and a core; 0: index.threads")
+    object_store_mb: int = Field(default=256, ge=80, description="of a cluster of its own; beyond it goes to disk")
+
+
 class EncoderSettings(_Section):
     """The sentence-transformers model: a hub name or a local folder, with weights in safetensors."""
 
+    kind: Literal["transformer", "static"] = Field(
+        default="transformer",
+        description="static: a vector for each token, distilled from the model once; a hundred times as fast",
+    )
     model: str = Field(default="sentence-transformers/all-MiniLM-L6-v2", min_length=1)
-    batch_size: int = Field(default=64, ge=1, le=8192)
-    shard_size: int = Field(default=4096, ge=1, le=1_000_000, description="texts; what a kill loses at most")
+    dimensions: int = Field(default=256, ge=8, le=4096, description="of a static model's vectors")
+    batch_size: int = Field(default=64, ge=1, le=8192, description="texts; a static model takes 64 batches at once")
+    shard_size: int = Field(
+        default=65_536,
+        ge=1,
+        le=1_000_000,
+        description="texts; what a kill loses at most, beside the few chunks in hand",
+    )
+    shard_seconds: float = Field(default=30, ge=0, le=3600, description="a shard is written after so long, too")
     max_seq_length: int | None = Field(default=None, ge=8, le=32_768, description="tokens; None: the model's own")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = Field(default="fp32", description="bf16 by torch; int8 by ONNX Runtime, on the CPU")
+    images: ImageSettings = ImageSettings()
+    engine: Literal["local", "ray"] = "local"
+    ray: RaySettings = RaySettings()
+
+    @property
+    def chunk(self) -> int:
+        """Texts that are encoded as one piece of work, never more than a shard."""
+        return min(self.shard_size, self.batch_size * (64 if self.kind == "static" else 1))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> EncoderSettings:
+        if self.kind == "static" and (self.precision != "fp32" or self.images.root is not None):
+            raise ValueError("kind static is for texts in precision fp32: kind transformer is expected for others")
+        return self
 
 
 class PopularitySettings(_Section):
@@ -101,11 +148,23 @@ class PopularitySettings(_Section):
     list_length: int = Field(default=500, ge=1, le=10_000)
 
 
+KindName = Literal["ivf_sq8", "ivf_pq", "ivf_rabitq", "hnsw"]
+
+
 class AnnSettings(_Section):
-    """The FAISS index and the search for its operating point."""
+    """The FAISS index and the search for its operating point; kinds: see `indexer.ann.kinds`."""
 
     recall_floor: float = Field(default=0.95, ge=0, le=1, description="recall@500 against exact search")
+    max_ms: float = Field(
+        default=10, gt=0, le=10_000, description="99th percentile of one query, as it is counted; see indexer.ann.cost"
+    )
     flat_up_to: int = Field(default=20_000, ge=0, description="items; up to here search is exact")
+    kinds: tuple[KindName, ...] = Field(
+        default=("ivf_sq8", "ivf_rabitq"), min_length=1, description="that are built and compared; one: no comparison"
+    )
+    memory_mb: int = Field(default=820, ge=1, description="of an index; kinds that would take more are not tried")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="that finds the lists; cuda: extra gpu")
+    device_id: int = Field(default=0, ge=0, le=255, description="which CUDA device")
     tune_queries: int = Field(default=256, ge=1, le=100_000)
 
 
@@ -117,7 +176,7 @@ class TowersSettings(_Section):
     places: int = Field(default=50, ge=1, le=1000, description="events of a session and before that are attended to")
     targets: int = Field(default=8, ge=1, le=1000, description="of a session, a step")
     negatives: int = Field(default=2048, ge=1, le=1_000_000, description="drawn for each step")
-    sessions: int | None = Field(default=None, ge=1, description="learned from in an epoch, the newest; None: all")
+    sessions: int | None = Field(default=150_000, ge=1, description="learned from in an epoch, the newest; None: all")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
@@ -125,6 +184,11 @@ class NeighbourSettings(_Section):
     """Co-occurrence lists; see `indexer.neighbours`."""
 
     count: int = Field(default=200, ge=1, le=1000, description="neighbours of each item")
+    places: int = Field(
+        default=200_000_000,
+        ge=1,
+        description="of all lists together, at most, 6 bytes each: more items have shorter lists",
+    )
     shrink: float = Field(default=5, ge=0, le=1000)
     longest_session: int = Field(default=300, ge=2, le=10_000, description="items; longer ones count no pairs")
     pairs: int = Field(default=500_000_000, ge=1, description="of items in sessions, the newest, that are counted")
@@ -142,6 +206,9 @@ class LearnSettings(_Section):
     train_share: float = Field(default=0.15, gt=0, lt=0.5, description="of the sessions, for the rankers")
     validate_share: float = Field(default=0.05, gt=0, lt=0.5, description="that follow, for all that is chosen")
     evaluate_share: float = Field(default=0.08, gt=0, lt=0.5, description="that follow, for the report and the gates")
+    exact_up_to: int = Field(
+        default=150_000, ge=0, description="items; beyond, candidates of past questions come from an inverted index"
+    )
     train_questions: int = Field(default=6000, ge=1, le=1_000_000, description="at most; sampled")
     validate_questions: int = Field(default=2000, ge=1, le=1_000_000, description="at most; sampled")
     evaluate_questions: int = Field(default=3000, ge=1, le=1_000_000, description="at most; sampled")

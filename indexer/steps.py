@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,18 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from indexer.ann import build_index, tune, write_index
+from indexer.ann.build import build_indexes, passes
+from indexer.ann.device import flat_maker
+from indexer.ann.tune import Tuned, tune
 from indexer.catalogue import Catalogue, load_catalogue
 from indexer.contract import manifest as names
+from indexer.contract.ann_index import AnnIndex
 from indexer.contract.cascade import CascadeSpec
 from indexer.contract.items import ItemTable
 from indexer.contract.manifest import GoldenQuery, IndexSpec, QuerySpec, RankerSpec, SourcesSpec
 from indexer.contract.publish import SnapshotWriter
+from indexer.contract.vector_file import map_vectors
 from indexer.encoding import Encoded, encode_items
 from indexer.event_log import read_log
 from indexer.events import Events, load_events
 from indexer.gates import Gate, gates
 from indexer.golden import contexts_to_tune_by, golden_queries
+from indexer.images import set_aside_broken
 from indexer.item_files import write_id_index, write_items
 from indexer.learn.material import Material, moment_of
 from indexer.learn.night import Night, learn_tonight
@@ -72,7 +78,10 @@ class Popular:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The models as the manifest and the report say them. `night` None: they are those of the parent."""
+    """The models as the manifest and the report say them. `night` None: they are those of the parent.
+
+    `timed`: what searches took here, for the report; empty where the index was not built tonight.
+    """
 
     dimension: int
     query: QuerySpec
@@ -86,12 +95,21 @@ class Learned:
     report: dict[str, Any]
     learned_from: str
     night: Night | None
+    timed: list[dict[str, Any]]
 
 
 def load(run: Run, catalogue: Path, events: Path) -> Loaded:
     """Items and events into the workspace; bad rows into quarantine."""
     with run.stages.stage("catalogue", expected_rows(catalogue), "rows") as advance:
-        found = load_catalogue(run.work, catalogue, run.settings.catalogue, run.quarantine, advance)
+        found = load_catalogue(
+            run.work,
+            catalogue,
+            run.settings.catalogue,
+            run.quarantine,
+            advance,
+            images=run.settings.encoder.images,
+            threads=run.settings.thread_count,
+        )
     with run.stages.stage("events", expected_rows(events), "rows") as advance:
         happened = load_events(
             run.work, events, run.settings.events, run.quarantine, advance, now=run.now, until=run.until
@@ -100,8 +118,8 @@ def load(run: Run, catalogue: Path, events: Path) -> Loaded:
 
 
 def encode(run: Run, loaded: Loaded) -> Encoded:
-    """The content vectors; only texts that the vector store lacks are encoded."""
-    return encode_items(
+    """The content vectors; only contents that the vector store lacks are encoded. Broken pictures into quarantine."""
+    encoded = encode_items(
         run.work,
         run.stages,
         run.settings.encoder,
@@ -111,6 +129,9 @@ def encode(run: Run, loaded: Loaded) -> Encoded:
         texts=loaded.catalogue.texts,
         threads=run.settings.thread_count,
     )
+    if encoded.broken:
+        set_aside_broken(run.work, run.quarantine, loaded.catalogue.files, encoded.broken)
+    return encoded
 
 
 def popularity(run: Run, loaded: Loaded) -> Popular:
@@ -134,16 +155,16 @@ def learn(run: Run, encoded: Encoded, popular: Popular, parent: Parent) -> Learn
         was = kept.manifest
         return Learned(
             was.dimension, was.query, was.sources, was.index, was.ranker, was.strong_ranker, was.cascade, was.golden,
-            was.evaluation, kept.learning, digest, None,
+            was.evaluation, kept.learning, digest, None, [],
         )  # fmt: skip
     night = learn_tonight(
         _material(run, popular.items), run.settings, run.work.folder, run.writer.folder, run.stages, parent
     )
-    spec, golden = _index(run, encoded, night)
+    tuned, golden = _index(run, encoded, night)
     models = night.models
     return Learned(
-        models.study.shelf.vectors.shape[1], models.study.query, models.sources, spec, models.ranker, models.strong,
-        models.cascade, golden, models.evaluation, models.report, digest, night,
+        models.study.shelf.vectors.shape[1], models.study.query, models.sources, tuned.spec, models.ranker,
+        models.strong, models.cascade, golden, models.evaluation, models.report, digest, night, tuned.timed,
     )  # fmt: skip
 
 
@@ -175,21 +196,27 @@ def _material(run: Run, items: ItemTable) -> Material:
     return Material(log, content, items, popularity_before)
 
 
-def _index(run: Run, encoded: Encoded, night: Night) -> tuple[IndexSpec, tuple[GoldenQuery, ...]]:
-    """index.faiss, tuned on the session vectors of real contexts, and of single items where those are too few."""
+def _index(run: Run, encoded: Encoded, night: Night) -> tuple[Tuned, tuple[GoldenQuery, ...]]:
+    """index.faiss, chosen by the session vectors of real contexts, and of single items where those are too few."""
     settings, study = run.settings.ann, night.models.study
-    vectors = study.shelf.vectors
-    with run.stages.stage("index", len(vectors), "items") as advance:
-        built = build_index(
+    vectors = map_vectors(run.writer.path(names.VECTORS))
+    threads, seed = run.settings.thread_count, run.settings.seed
+    items, dimension = vectors.shape
+    total = items * passes(items, dimension, len(encoded.first_rows), settings)
+    with run.stages.stage("index", total, "items") as advance:
+        built = build_indexes(
             vectors,
             encoded.first_rows,
             settings,
-            threads=run.settings.thread_count,
-            seed=run.settings.seed,
+            run.work.folder,
+            threads=threads,
+            seed=seed,
             advance=advance,
+            make_flat=flat_maker(settings),
         )
-        write_index(built, run.writer.path(names.INDEX))
     with run.stages.stage("tune"):
-        contexts = contexts_to_tune_by(night.asked, len(vectors), settings.tune_queries, run.settings.seed)
-        spec = tune(built, vectors, study.vectors_of()(contexts), settings)
-        return spec, golden_queries(built, spec.nprobe, contexts, study.vectors_of())
+        contexts = contexts_to_tune_by(night.asked, items, settings.tune_queries, seed)
+        tuned = tune(built, vectors, study.vectors_of()(contexts), settings, seed=seed)
+        index = run.writer.path(names.INDEX)
+        shutil.move(tuned.file, index)
+        return tuned, golden_queries(AnnIndex.load(index, vectors, tuned.spec), contexts, study.vectors_of())

@@ -32,7 +32,7 @@ _FILES = (
 _DIGEST = """
 select (select count(*) from events), (select coalesce(sum(hash(row, type, session, user, moment)), 0) from events),
     (select count(*) from items),
-    (select coalesce(sum(hash(row, item_id, category, price, text)), 0) from items join texts using (text_no))
+    (select coalesce(sum(hash(row, item_id, category, price, content)), 0) from items join texts using (text_no))
 """
 """Sums of 64-bit hashes, in 128 bits: the order in which threads add up does not matter."""
 

@@ -32,6 +32,9 @@ def index_build(
     force: Annotated[
         bool, typer.Option("--force", help="Publish although a gate says no; the summary names it.")
     ] = False,
+    engine: Annotated[
+        Literal["local", "ray"] | None, typer.Option(help="Where texts are encoded; default: index.encoder.engine.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Build a snapshot from a catalogue and its events, and publish it."""
@@ -42,6 +45,9 @@ def index_build(
         from indexer.summary import table_of
 
         settings = IndexSettings.model_validate(load_settings(config).index)
+        if engine is not None:
+            encoder = settings.encoder.model_copy(update={"engine": engine})
+            settings = settings.model_copy(update={"encoder": encoder})
         summary = build(
             settings,
             catalogue,

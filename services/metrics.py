@@ -36,6 +36,7 @@ class Metrics:
             "feedline_strong_ranker_total", "Questions for the strong ranker of the cascade", "outcome"
         )
         self.in_flight = gauge("feedline_in_flight", "Work that admission permits are held for, in full scorings")
+        self.limit = gauge("feedline_in_flight_limit", "Work that may be in flight now, in full scorings")
         self.dropped = counter("feedline_dropped_total", "Work dropped before it was scored", "why")
         self.events = counter("feedline_events_total", "Events of RecordEvents", "outcome")
         self.server_failures = counter("feedline_server_failures_total", "Failed Redis calls", "server", "why")

@@ -78,6 +78,7 @@ def patient_settings(settings: Settings, snapshots: Path, folder: Path, mode: Mo
         "snapshots": {"folder": snapshots, "watch_s": 0.0},
         "cache": {"url": "", "timeout_ms": 10_000.0},
         "state": {"url": "", "folder": folder, "timeout_ms": 10_000.0, "write_timeout_ms": 10_000.0},
+        "scoring": {"admission": "fixed"},
         "retrieval": {"mode": mode},
     }
     changed["serve"] |= {"lame_duck_s": 0.0}

@@ -49,7 +49,7 @@ class Serve(_Section):
     page_token_key: str = Field(default="", description="the same on all replicas: authenticates page tokens")
     max_page_depth: int = Field(default=1000, ge=1, le=2000, description="items shown over all pages of one feed")
     exact_scan_items: int = Field(
-        default=10_000, ge=0, description="a filter that leaves fewer items is scanned exactly"
+        default=40_000, ge=0, description="a filter that leaves fewer items is scanned exactly"
     )
     as_of: datetime | None = Field(
         default=None, description="a moment at which the clock stands still, for evaluation; UTC where no zone is given"
@@ -89,12 +89,28 @@ class Budget(_Section):
 class Scoring(_Section):
     """Admission, the one queue and its batches."""
 
-    max_in_flight: int = Field(default=64, ge=1, le=10_000)
-    prefetch_share: float = Field(default=0.5, ge=0, le=1, description="share of max_in_flight that prefetch may fill")
+    admission: Literal["adaptive", "fixed"] = Field(
+        default="adaptive", description="the work in flight follows the wait in the queue; fixed: max_in_flight"
+    )
+    max_in_flight: int = Field(default=64, ge=1, le=10_000, description="full scorings, at most")
+    target_wait_ms: Milliseconds = Field(
+        default=12, description="mean wait in the queue above which adaptive admission lets in less"
+    )
+    prefetch_share: float = Field(
+        default=0.5, ge=0, le=1, description="share of the work in flight that prefetch may fill"
+    )
     max_queue: int = Field(default=64, ge=1, le=10_000)
-    max_batch: int = Field(default=16, ge=1, le=1024)
+    max_batch: int = Field(default=32, ge=1, le=1024, description="pieces of work in a batch")
+    max_pairs: int = Field(
+        default=8800,
+        ge=1000,
+        le=10_000_000,
+        description="pairs of a question and a candidate in a batch; a full scoring is 550, a personal step 50",
+    )
     max_queue_delay_ms: Milliseconds = Field(default=0.5, description="an idle queue waits this long for company")
     threads: int = Field(default=1, ge=1, le=256, description="of FAISS and ONNX Runtime, per batch")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="of session tower and rankers; cuda: extra gpu")
+    device_id: int = Field(default=0, ge=0, le=255, description="which CUDA device")
     cascade: float = Field(
         default=0,
         ge=0,
@@ -122,6 +138,18 @@ class Retrieval(_Section):
     mode: Literal["shared", "personal"] = Field(
         default="shared",
         description="personal: the history enters the session vector, and no answer is shared or cached",
+    )
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="of vector search; cuda: extra gpu")
+    device_id: int = Field(default=0, ge=0, le=255, description="which CUDA device")
+    gpu_index: Literal["flat", "snapshot"] = Field(
+        default="flat", description="on a device: all vectors, searched exactly, or the snapshot's own index"
+    )
+    gpu_temp_mb: int = Field(default=1024, ge=64, le=65_536, description="of device memory for one search")
+    gpu_slices_mb: int = Field(
+        default=2048,
+        ge=0,
+        le=262_144,
+        description="of device memory for narrow filters; a copy of all vectors at least",
     )
 
 

@@ -104,8 +104,10 @@ def publish_shop(root: Path, shop: Shop, *, age: int = 0, parent: str | None = N
         index.add(half.astype(np.float32))
         faiss.write_index(index, str(writer.path(INDEX)))
         neighbours, similarities = co_occurrence(shop.count, rng)
-        np.save(writer.path(NEIGHBOURS), neighbours)
-        np.save(writer.path(SIMILARITIES), similarities)
+        there = neighbours != NOBODY
+        starts = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int32)
+        np.save(writer.path(NEIGHBOURS), np.concatenate([starts, neighbours[there]]))
+        np.save(writer.path(SIMILARITIES), similarities[there])
         query = QuerySpec(kind="session_tower") if shop.tower else QuerySpec()
         if shop.tower:
             writer.path(SESSION_TOWER).write_bytes(session_tower(shop.dimension, shop.seed))

@@ -67,15 +67,15 @@ def blend(parts: Sequence[Blend], *, without: Rows | None = None) -> Blend:
 
     Blending blends is the same as blending their parts at once. The first are reranked, the rest is the reserve.
     """
-    rows, place = np.unique(np.concatenate([part.rows for part in (NONE, *parts)]), return_inverse=True)
-    scores = np.zeros(len(rows), np.float32)
-    sources = np.zeros(len(rows), np.uint8)
-    first = 0
-    for part in parts:
-        at = place[first : first + len(part)]
-        scores[at] += part.scores
-        sources[at] |= part.sources
-        first += len(part)
+    named = np.concatenate([part.rows for part in (NONE, *parts)])
+    by_row = np.argsort(named, kind="stable")
+    named = named[by_row]
+    starts = np.flatnonzero(np.diff(named, prepend=-1))
+    if not len(starts):
+        return NONE
+    rows = named[starts]
+    scores = np.add.reduceat(np.concatenate([part.scores for part in parts])[by_row], starts)
+    sources = np.bitwise_or.reduceat(np.concatenate([part.sources for part in parts])[by_row], starts)
     order = np.argsort(-scores, kind="stable")
     if without is not None and len(without):
         order = order[~np.isin(rows[order], without)]

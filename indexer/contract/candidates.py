@@ -7,6 +7,7 @@ by differences, so that nothing depends on the scale of the towers of a given ni
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.contract.blend import SOURCES, Blend
+from indexer.contract.columns import category_share, co_occurrence, highest, likeness, log_price, padded, price_ratio
 from indexer.contract.features import TYPE_WEIGHT, Context
 from indexer.contract.history import FEATURES as HISTORY_FEATURES
 from indexer.contract.history import History, RepurchaseSpec, history_features, repurchase_scores
-from indexer.contract.items import ItemTable, Rows
+from indexer.contract.items import ItemTable, Mask, Rows
+from indexer.contract.lists import RowLists
 from indexer.contract.manifest import SourcesSpec, TensorSpec
 from indexer.contract.neighbours import NeighbourSpec
 from indexer.contract.towers import tower_context
@@ -64,7 +67,6 @@ CANDIDATE_MASK = "candidate_mask"
 OUTPUT = "scores"
 """Of the ranker's ONNX model: see `ranker_tensors`; scores float32 [batch, candidates], higher is better."""
 RECENT = 20
-_RATIO = 3.0
 _LEAST_POPULARITY = 1e-4
 
 
@@ -77,8 +79,8 @@ class Shelf:
     """
 
     vectors: npt.NDArray[np.float16]
-    neighbours: Rows
-    similarities: npt.NDArray[np.float16]
+    neighbours: RowLists
+    similarities: RowLists
     price: Floats
     category: Rows
     popularity: Floats
@@ -90,8 +92,8 @@ class Shelf:
         cls,
         items: ItemTable,
         vectors: npt.NDArray[np.float16],
-        neighbours: Rows,
-        similarities: npt.NDArray[np.float16],
+        neighbours: RowLists,
+        similarities: RowLists,
         sources: SourcesSpec,
     ) -> Shelf:
         """The shelf of a snapshot."""
@@ -111,16 +113,7 @@ class Shopper:
 
 def blended_features(shelf: Shelf, shopper: Shopper, candidates: Blend) -> Floats:
     """float32 [C, F], columns as in FEATURES, all finite; `candidates` is the blend cut at the ranker's depth."""
-    rows, context, history = candidates.rows, shopper.context, shopper.history
-    parts = (
-        _of_blend(candidates),
-        _of_vectors(shelf, shopper, rows),
-        _of_co_occurrence(shelf, context.rows, history.rows, rows),
-        _of_history(history, shopper.day, shelf.repurchase, rows),
-        _of_items(shelf, context, history, rows),
-        _of_question(context, history, len(rows)),
-    )
-    return np.concatenate(parts, axis=1)
+    return np.asarray(ranker_tensors(shelf, [shopper], [candidates], 1)["features"][0], np.float32)
 
 
 def require_known(inputs: Sequence[TensorSpec]) -> None:
@@ -147,126 +140,107 @@ def ranker_tensors(
     the most candidates and the longest context, at most `places` events, at least one; scores of padded candidates are
     to be ignored.
     """
+    rows, there = padded([found.rows for found in candidates], np.int32)
     events = [attended(shopper, places) for shopper in shoppers]
-    longest = max(1, *map(len, events)) if events else 1
-    most = max(map(len, candidates), default=0)
-    out: dict[str, npt.NDArray[np.generic]] = {
-        "features": np.zeros((len(shoppers), most, len(FEATURES)), np.float32),
-        "candidate_vectors": np.zeros((len(shoppers), most, shelf.vectors.shape[1]), np.float32),
-        "context_vectors": np.zeros((len(shoppers), longest, shelf.vectors.shape[1]), np.float32),
-        "context_types": np.zeros((len(shoppers), longest), np.int64),
-        "context_mask": np.zeros((len(shoppers), longest), np.bool_),
-        CANDIDATE_MASK: np.zeros((len(shoppers), most), np.bool_),
+    event_rows, event_there = padded([each.rows for each in events], np.int32, least=1)
+    types, _ = padded([each.types for each in events], np.int64, least=1)
+    vectors, event_vectors = _vectors(shelf, rows, there), _vectors(shelf, event_rows, event_there)
+    features = np.zeros((*rows.shape, len(FEATURES)), np.float32)
+    if features.size:
+        _of_blend(features, candidates)
+        _of_vectors(features, shelf, shoppers, rows, there, vectors)
+        _of_co_occurrence(features, shelf, shoppers, rows, there)
+        _of_items(features, shelf, shoppers, rows)
+        _of_question(features, shoppers)
+        for at, shopper in enumerate(shoppers):
+            if len(shopper.history):
+                _of_history(features[at], shelf, shopper, rows[at])
+        features[~there] = 0.0
+    return {
+        "features": features,
+        "candidate_vectors": vectors,
+        "context_vectors": event_vectors,
+        "context_types": types,
+        "context_mask": event_there,
+        CANDIDATE_MASK: there,
     }
-    for at, (shopper, found, context) in enumerate(zip(shoppers, candidates, events, strict=True)):
-        out["features"][at, : len(found)] = blended_features(shelf, shopper, found)
-        out["candidate_vectors"][at, : len(found)] = shelf.vectors[found.rows]
-        out["context_vectors"][at, : len(context)] = shelf.vectors[context.rows]
-        out["context_types"][at, : len(context)] = context.types
-        out["context_mask"][at, : len(context)] = True
-        out[CANDIDATE_MASK][at, : len(found)] = True
+
+
+_AT = {name: place for place, name in enumerate(FEATURES)}
+
+
+def _vectors(shelf: Shelf, rows: Rows, there: Mask) -> Floats:
+    out = np.asarray(shelf.vectors[rows], np.float32)
+    if not there.all():
+        out[~there] = 0.0
     return out
 
 
-def _of_blend(candidates: Blend) -> Floats:
-    out = np.empty((len(candidates), len(BLEND)), np.float32)
-    out[:, 0] = candidates.scores / max(float(candidates.scores.max(initial=0.0)), 1e-12)
-    out[:, 1] = np.log1p(np.arange(len(candidates)))
-    for column, bit in enumerate(SOURCES, start=2):
-        out[:, column] = (candidates.sources & bit) > 0
-    return out
+def _of_blend(out: Floats, candidates: Sequence[Blend]) -> None:
+    scores, _ = padded([found.scores for found in candidates], np.float32)
+    sources, _ = padded([found.sources for found in candidates], np.uint8)
+    out[:, :, _AT["blend_score"]] = scores / np.maximum(scores.max(axis=1, keepdims=True, initial=0.0), 1e-12)
+    out[:, :, _AT["blend_rank"]] = np.log1p(np.arange(scores.shape[1]))
+    for bit, name in SOURCES.items():
+        out[:, :, _AT[f"from_{name}"]] = (sources & bit) > 0
 
 
-def _of_vectors(shelf: Shelf, shopper: Shopper, rows: Rows) -> Floats:
-    out = np.zeros((len(rows), len(VECTORS)), np.float32)
-    if not len(rows):
-        return out
-    items = shelf.vectors[rows].astype(np.float32)
-    scores = items @ shopper.vector
-    out[:, 0] = scores - scores.max()
-    known, before = shopper.context.rows, shopper.history.rows[:RECENT]
-    likeness = _unit(items) @ _unit(shelf.vectors[np.concatenate([known, before])].astype(np.float32)).T
-    if len(known):
-        out[:, 1] = likeness[:, : len(known)].max(axis=1)
-        out[:, 2] = likeness[:, 0]
-    if len(before):
-        other = before[None, :] != rows[:, None]
-        out[:, 3] = np.where(other, likeness[:, len(known) :], 0.0).max(axis=1)
-    return out
+def _of_vectors(
+    out: Floats, shelf: Shelf, shoppers: Sequence[Shopper], rows: Rows, there: Mask, vectors: Floats
+) -> None:
+    scores = (vectors @ np.stack([shopper.vector for shopper in shoppers])[:, :, None])[:, :, 0]
+    best = np.where(there, scores, -np.inf).max(axis=1, keepdims=True)
+    out[:, :, _AT["retrieval"]] = scores - np.where(np.isfinite(best), best, 0.0)
+    known, known_there = padded([shopper.context.rows for shopper in shoppers], np.int32)
+    before, before_there = padded([shopper.history.rows[:RECENT] for shopper in shoppers], np.int32)
+    if known.size:
+        like = likeness(vectors, _vectors(shelf, known, known_there))
+        out[:, :, _AT["like_context"]] = highest(like, known_there[:, None, :])
+        out[:, :, _AT["like_newest"]] = like[:, :, 0]
+    if before.size:
+        like = likeness(vectors, _vectors(shelf, before, before_there))
+        like[rows[:, :, None] == before[:, None, :]] = 0.0
+        out[:, :, _AT["like_history"]] = highest(like, before_there[:, None, :])
 
 
-def _of_co_occurrence(shelf: Shelf, context: Rows, history: Rows, rows: Rows) -> Floats:
-    out = np.empty((len(rows), len(CO_OCCURRENCE)), np.float32)
-    total, out[:, 1] = _co_occurrence(shelf, context[: shelf.near.last], rows)
-    out[:, 0] = np.log1p(total)
-    out[:, 2] = np.log1p(_co_occurrence(shelf, history[:RECENT], rows)[0])
-    return out
+def _of_co_occurrence(out: Floats, shelf: Shelf, shoppers: Sequence[Shopper], rows: Rows, there: Mask) -> None:
+    lists, decay = (shelf.neighbours, shelf.similarities), shelf.near.decay
+    newest = [shopper.context.rows[: shelf.near.last] for shopper in shoppers]
+    total, out[:, :, _AT["with_best"]] = co_occurrence(*lists, newest, rows, there, decay)
+    out[:, :, _AT["with_context"]] = np.log1p(total)
+    recent = [shopper.history.rows[:RECENT] for shopper in shoppers]
+    out[:, :, _AT["with_history"]] = np.log1p(co_occurrence(*lists, recent, rows, there, decay)[0])
 
 
-def _co_occurrence(shelf: Shelf, known: Rows, rows: Rows) -> tuple[Floats, Floats]:
-    """Sum weighted by recency, and maximum, over the neighbour lists of `known`: float32 [C] each."""
-    order = np.argsort(rows, kind="stable")
-    ids = shelf.neighbours[known]
-    place = np.minimum(np.searchsorted(rows, ids.ravel(), sorter=order), max(0, len(rows) - 1)).reshape(ids.shape)
-    total, best = np.zeros(len(rows), np.float32), np.zeros(len(rows), np.float32)
-    if not len(rows) or not ids.size:
-        return total, best
-    at = order[place]
-    event, column = np.nonzero(rows[at] == ids)
-    similar = shelf.similarities[known][event, column].astype(np.float32)
-    decay = (shelf.near.decay ** np.arange(len(known))).astype(np.float32)
-    np.add.at(total, at[event, column], similar * decay[event])
-    np.maximum.at(best, at[event, column], similar)
-    return total, best
+def _of_items(out: Floats, shelf: Shelf, shoppers: Sequence[Shopper], rows: Rows) -> None:
+    prices = shelf.price[rows].astype(np.float64)
+    out[:, :, _AT["popularity"]] = np.log(np.maximum(shelf.popularity[rows], _LEAST_POPULARITY))
+    out[:, :, _AT["price"]] = log_price(prices)
+    known, _ = padded([shopper.context.rows for shopper in shoppers], np.int32)
+    types, there = padded([shopper.context.types for shopper in shoppers], np.uint8)
+    weights = np.where(there, shelf.near.decay ** np.arange(known.shape[1]) * TYPE_WEIGHT[types], 0.0)
+    out[:, :, _AT["context_category"]] = category_share(shelf.category[rows], shelf.category[known], weights)
+    out[:, :, _AT["context_price"]] = price_ratio(prices, shelf.price[known].astype(np.float64), weights)
 
 
-def _of_history(history: History, day: float, spec: RepurchaseSpec, rows: Rows) -> Floats:
-    out = np.zeros((len(rows), len(HISTORY)), np.float32)
+def _of_question(out: Floats, shoppers: Sequence[Shopper]) -> None:
+    for at, shopper in enumerate(shoppers):
+        history = shopper.history
+        repeats = 1 - len(history) / max(1, int(history.times.sum())) if len(history) else 0.0
+        out[at, :, -len(QUESTION) :] = math.log1p(len(shopper.context)), math.log1p(history.sessions), repeats
+
+
+def _of_history(out: Floats, shelf: Shelf, shopper: Shopper, rows: Rows) -> None:
+    """The columns of one question [C, F] that look at all of a history; the others look at its RECENT latest items."""
+    history = shopper.history
     candidate, place = np.nonzero(rows[:, None] == history.rows[None, :])
-    features = history_features(history, day)[place]
-    out[candidate, 0] = 1.0
-    out[candidate, 1] = np.log1p(place)
-    out[candidate, 2] = repurchase_scores(features, spec)
-    out[candidate, 3:] = features
-    return out
-
-
-def _of_items(shelf: Shelf, context: Context, history: History, rows: Rows) -> Floats:
-    out = np.zeros((len(rows), len(ITEMS)), np.float32)
-    out[:, 0] = np.log(np.maximum(shelf.popularity[rows], _LEAST_POPULARITY))
-    known = (shelf.near.decay ** np.arange(len(context)) * TYPE_WEIGHT[context.types]).astype(np.float64)
-    times = history.times.astype(np.float64)
-    price = shelf.price[rows].astype(np.float64)
-    priced = np.isfinite(price) & (price > 0)
-    out[priced, 3] = np.log(price[priced])
-    for column, (of, weights) in enumerate(((context.rows, known), (history.rows, times)), start=1):
-        out[:, column] = _category_share(shelf.category[rows], shelf.category[of], weights)
-        mean = _mean_price(shelf.price[of].astype(np.float64), weights)
-        if mean > 0:
-            out[priced, 3 + column] = np.clip(np.log(price[priced] / mean), -_RATIO, _RATIO)
-    return out
-
-
-def _of_question(context: Context, history: History, count: int) -> Floats:
-    bought = max(1, int(history.times.sum()))
-    sizes = np.log1p(len(context)), np.log1p(history.sessions), 1 - len(history) / bought if len(history) else 0.0
-    return np.tile(np.array(sizes, np.float32), (count, 1))
-
-
-def _category_share(wanted: Rows, found: Rows, weights: npt.NDArray[np.float64]) -> Floats:
-    total = float(weights.sum())
-    if total <= 0:
-        return np.zeros(len(wanted), np.float32)
-    names, place = np.unique(found, return_inverse=True)
-    shares = np.bincount(place, weights=weights, minlength=len(names)) / total
-    at = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
-    return np.where((names[at] == wanted) & (wanted >= 0), shares[at], 0.0).astype(np.float32)
-
-
-def _mean_price(prices: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
-    known = np.isfinite(prices) & (prices > 0) & (weights > 0)
-    return float(np.average(prices[known], weights=weights[known])) if known.any() else 0.0
-
-
-def _unit(vectors: Floats) -> Floats:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6), np.float32)
+    features = history_features(history, shopper.day)[place]
+    first = _AT["bought"]
+    out[candidate, first] = 1.0
+    out[candidate, first + 1] = np.log1p(place)
+    out[candidate, first + 2] = repurchase_scores(features, shelf.repurchase)
+    out[candidate, first + 3 : first + len(HISTORY)] = features
+    times, categories = history.times.astype(np.float64)[None], shelf.category[history.rows][None]
+    out[:, _AT["history_category"]] = category_share(shelf.category[rows][None], categories, times)[0]
+    prices = shelf.price[rows].astype(np.float64)[None], shelf.price[history.rows].astype(np.float64)[None]
+    out[:, _AT["history_price"]] = price_ratio(*prices, times)[0]

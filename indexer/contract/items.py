@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,14 @@ import pyarrow.parquet as pq
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+
+
+class Allowed(Protocol):
+    """Says of rows int32 [c] which may be shown, bool [c]: a mask of all items does, and so does what looks at few."""
+
+    def __getitem__(self, rows: Rows, /) -> Mask: ...
+
+
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 SCHEMA = pa.schema(
@@ -91,7 +99,7 @@ class ItemTable:
     def __init__(self, table: pa.Table, id_index: npt.NDArray[np.uint64]) -> None:
         self.count: int = table.num_rows
         self._ids = table["item_id"]
-        self._titles = table["title"]
+        self._titles = table["title"].combine_chunks().dictionary_encode()
         self._index = IdIndex(id_index, self._ids)
         self.price = _numpy(table["price"], np.float32, np.nan)
         self.available: Mask = _numpy(table["available"], np.bool_, False)
@@ -117,7 +125,10 @@ class ItemTable:
         names = pc.list_flatten(table["regions"])
         if names.null_count or pc.any(pc.or_(pc.equal(names, ""), pc.match_substring(names, _SEPARATOR))).as_py():
             raise ValueError(f"{items.name}: regions: a null, an empty name or a control character in a list")
-        return cls(table, index)
+        loaded = cls(table, index)
+        del table
+        pa.default_memory_pool().release_unused()  # as much again as is kept: what was read and is not needed now
+        return loaded
 
     def row(self, item_id: str) -> int | None:
         """The row of an item id, or None."""
@@ -150,19 +161,24 @@ class ItemTable:
 
     def find(self, text: str, limit: int) -> list[int]:
         """Rows of available items whose title or id holds `text` (any case), most popular first."""
-        in_title, in_id = (pc.match_substring(column, text, ignore_case=True) for column in (self._titles, self._ids))
-        rows = np.flatnonzero(pc.or_(in_title, in_id).to_numpy() & self.available)
+        in_title = pc.match_substring(self._titles.dictionary, text, ignore_case=True).take(self._titles.indices)
+        in_id = pc.match_substring(self._ids, text, ignore_case=True).combine_chunks()
+        rows = np.flatnonzero(pc.or_(in_title, in_id).to_numpy(zero_copy_only=False) & self.available)
         best = rows[np.argsort(-self.popularity[rows], kind="stable")]
         return [int(row) for row in best[:limit]]
 
-    def eligible(self, category: int | None, region: str) -> Mask:
-        """bool [n]: available, of the category (None: any), and allowed in the region ("": any)."""
-        mask = self.available.copy()
+    def eligible(self, category: int | None, region: str, rows: Rows | None = None) -> Mask:
+        """bool [n]: available, of the category (None: any), and allowed in the region ("": any).
+
+        Of `rows`, int32 [c], alone where they are given: bool [c].
+        """
+        at = slice(None) if rows is None else rows
+        mask: Mask = self.available[at].copy()
         if category is not None:
-            mask &= self.category == category
+            mask &= self.category[at] == category
         if region:
             allowed = np.array([region in names for names in self._region_sets] + [True])
-            mask &= allowed[self._region_set]
+            mask &= allowed[self._region_set[at]]
         return mask
 
 

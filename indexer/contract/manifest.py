@@ -11,7 +11,7 @@ from indexer.contract.cascade import CascadeSpec
 from indexer.contract.history import RepurchaseSpec
 from indexer.contract.neighbours import NeighbourSpec
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 MANIFEST = "manifest.json"
 ITEMS = "items.parquet"
 ID_INDEX = "id_index.npy"
@@ -62,13 +62,51 @@ class SourcesSpec(_Frozen):
     history: int = Field(default=256, ge=0, le=10_000, description="latest items of a user's history that take part")
 
 
+class SearchPoint(_Frozen):
+    """How the index is searched where a filter leaves at least `share` of the items, and the recall measured there.
+
+    Where filters leave less than the least share of all points, that point's holds.
+    """
+
+    share: float = Field(gt=0, le=1)
+    nprobe: int = Field(ge=0, description="lists, nearest first, of those that hold what is left; HNSW: efSearch")
+    refine: float = Field(default=0, ge=0, description="times k candidates that are scored exactly; 0: none")
+    recall_at_500: float = Field(ge=0, le=1)
+
+
+class TriedPoint(_Frozen):
+    """A row of the table that an operating point was chosen from. `ms` is counted: see `indexer.ann.cost`."""
+
+    kind: str
+    nprobe: int = Field(ge=0)
+    refine: float = Field(ge=0)
+    recall_at_500: float = Field(ge=0, le=1)
+    low: float = Field(description="recall_at_500 less its standard error: what has to hold the floor")
+    ms: float = Field(ge=0, description="of one query, by the work that it takes; the mean of the tuning queries")
+    p99_ms: float = Field(ge=0)
+    bytes: int = Field(ge=0, description="of the index")
+
+
 class IndexSpec(_Frozen):
     """The FAISS index and the operating point at which `recall_at_500` was measured. Metric: inner product."""
 
     kind: str
     nprobe: int = Field(default=0, ge=0, description="0: the index has no such parameter")
-    width: int = Field(default=0, ge=0, description="numbers of its vectors, see inner_product; 0: those of the items")
+    refine: float = Field(default=0, ge=0, description="times k candidates that are scored exactly; 0: none")
+    width: int = Field(default=0, ge=0, description="numbers of a query, see inner_product; 0: those of the items")
     recall_at_500: float = Field(ge=0, le=1)
+    filtered: tuple[SearchPoint, ...] = Field(default=(), description="where filters leave a part; most first")
+    table: tuple[TriedPoint, ...] = Field(default=(), description="what was measured")
+
+    @property
+    def points(self) -> tuple[SearchPoint, ...]:
+        """The operating point, which is for searches without a filter, and those for filters."""
+        whole = SearchPoint(share=1, nprobe=self.nprobe, refine=self.refine, recall_at_500=self.recall_at_500)
+        return whole, *self.filtered
+
+    def point(self, share: float) -> SearchPoint:
+        """The point for a filter that leaves this share of the items."""
+        return next((point for point in self.points if point.share <= share), self.points[-1])
 
 
 class TensorSpec(_Frozen):
@@ -102,7 +140,7 @@ class GoldenQuery(_Frozen):
 class Manifest(_Frozen):
     """The contract of one snapshot. A reader refuses a `format` that it does not know."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     id: str = Field(pattern=ID_PATTERN)
     parent: str | None
     created_at: str

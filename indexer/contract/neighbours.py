@@ -7,6 +7,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from indexer.contract.items import Rows
+from indexer.contract.lists import Lists, RowLists
 
 Floats = npt.NDArray[np.float32]
 NOBODY = -1
@@ -23,8 +24,26 @@ class NeighbourSpec(BaseModel):
     limit: int = Field(default=200, ge=1, le=1000)
 
 
+def neighbour_lists(
+    near: npt.NDArray[np.int32], similarities: npt.NDArray[np.float16], count: int
+) -> tuple[RowLists, RowLists]:
+    """The lists of `count` items in neighbours.npy and similarities.npy, which may be memory-mapped.
+
+    neighbours.npy int32 [n + 1 + E]: where the list of each item begins and the last one ends, then the lists, best
+    first. similarities.npy float16 [E]. Raises ValueError when the numbers of places differ; their values are not
+    looked at.
+    """
+    starts = near[: count + 1]
+    if len(starts) != count + 1 or len(near) - len(starts) != len(similarities):
+        raise ValueError(
+            f"neighbours and similarities: int32 [{len(near)}] and float16 [{len(similarities)}], "
+            f"expected [{count} + 1 + E] and [E]"
+        )
+    return Lists(starts, near[count + 1 :], NOBODY), Lists(starts, similarities, 0)
+
+
 def context_neighbours(
-    neighbours: npt.NDArray[np.int32], similarities: npt.NDArray[np.float16], context: Rows, spec: NeighbourSpec
+    neighbours: RowLists, similarities: RowLists, context: Rows, spec: NeighbourSpec
 ) -> tuple[Rows, Floats]:
     """`neighbour_candidates` of the newest items of a context: int32 [k], newest first.
 
@@ -36,8 +55,8 @@ def context_neighbours(
 
 
 def neighbour_candidates(
-    neighbours: npt.NDArray[np.int32],
-    similarities: npt.NDArray[np.float16],
+    neighbours: RowLists,
+    similarities: RowLists,
     context: Rows,
     weights: Floats,
     limit: int,

@@ -24,6 +24,8 @@ OUTPUT = "session_vectors"
 
 def tower_context(context: Context, history: Rows, places: int) -> Context:
     """The context followed by the items of `history` (int32, newest first) that it does not hold; at most `places`."""
+    if not len(history):
+        return context if len(context) <= places else Context(context.rows[:places], context.types[:places])
     older = history[~np.isin(history, context.rows)][: max(0, places - len(context))]
     rows = np.concatenate([context.rows, older])[:places]
     types = np.concatenate([context.types, np.full(len(older), BEFORE, np.uint8)])[:places]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from indexer.contract.history import History
 from indexer.contract.items import Rows
+from indexer.contract.lists import RowLists
 from indexer.contract.neighbours import NOBODY, top
 from indexer.learn.interactions import Interactions
 from indexer.learn.questions import Question
@@ -21,10 +22,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """ids int32 [n, K] and similarities float16 [n, K], as `indexer.neighbours` writes them."""
+    """ids int32 and similarities float16, as `indexer.neighbours` writes them."""
 
-    ids: npt.NDArray[np.int32]
-    similarities: npt.NDArray[np.float16]
+    ids: RowLists
+    similarities: RowLists
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,45 @@ from torch import Tensor, nn
 from indexer.errors import EncoderError
 from indexer.learn.onnx_file import cpu_session, onnx_bytes
 from indexer.learn.quantise import int8_by_batch
+from indexer.learn.smoothing import smoothed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _EXAMPLE = ["one text of some words", "another"]
+_TYPICAL = """\
+Organic green tea, 20 bags. Beverages. Yunnan Gardens. A light tea with a flowery taste.
+Stainless steel water bottle 750 ml. Sports & outdoors. Keeps drinks cold for 24 hours and hot for 12.
+Women's running shoes, size 39, blue/white. Shoes > Running. Breathable mesh, cushioned sole.
+USB-C charging cable 2m (3-pack). Electronics. Braided nylon, 60W, for phones and tablets.
+Whole milk, 1 gal. Dairy. Store brand
+The old man and the sea. Books. Paperback, 127 pages, English.
+Wooden toy train set with 52 pieces and bridge. Toys. For ages 3 and up.
+Kids' T-shirt "Dinosaur", cotton. Clothing
+LED desk lamp, dimmable; 5 colours; touch control!
+Frozen pizza margherita 12 oz. Frozen food
+Wireless over-ear headphones with noise cancelling, 30 h battery, black. Audio.
+Dog food, chicken & rice, 15 kg. Pet supplies. Complete food for adult dogs of all breeds.
+Ceramic mug 350ml - handmade. Kitchen. Dishwasher safe
+A4 copy paper 80 g/m2, 500 sheets. Office
+Garden hose 25 m with spray gun. Garden
+Shampoo for dry hair, 250 ml. Beauty. With argan oil, without silicone.
+Chocolate chip cookies. Snacks
+Men's leather belt. Accessories. 110 cm, brown
+Bluetooth speaker, waterproof IPX7
+Olive oil extra virgin 1 l. Italy
+4K television 55 inch, HDR10, smart TV. Electronics. Two years of warranty.
+Baby wipes 6 x 80. Baby care. Without perfume
+Yoga mat 183 x 61 cm, 6 mm. Fitness
+Gift card
+Red wine, Rioja Reserva 2018, 0.75 l. Wine
+Set of 6 knives with block. Kitchen & dining. Forged steel.
+Replacement filter no. 4711 for vacuum cleaner X200
+Sofa bed, three seats, grey. Furniture. Assembly needed; delivery to the kerb.
+Batteries AA alkaline 1.5V, pack of 24
+Ground beef 80/20. Meat""".splitlines()
+"""What activations are measured on: fixed, so that a model has one int8 form whatever it is to encode."""
+_TYPICAL_BATCH = 6
 _OUTPUT = "vectors"
 
 
@@ -49,7 +83,9 @@ class Int8Encoder:
     """
 
     def __init__(self, model: SentenceTransformer, threads: int) -> None:
-        self.model = int8_by_batch(encoder_bytes(model))
+        batches = [_TYPICAL[first : first + _TYPICAL_BATCH] for first in range(0, len(_TYPICAL), _TYPICAL_BATCH)]
+        typical = [{name: each.numpy() for name, each in _tensors(model, batch).items()} for batch in batches]
+        self.model = int8_by_batch(smoothed(encoder_bytes(model), typical))
         self._session = cpu_session(self.model, threads)
 
     def encode(self, tokenizer: SentenceTransformer, texts: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -10,7 +10,7 @@ from indexer.contract.towers import Mode
 from indexer.learn.interactions import Interactions
 from indexer.learn.lists import Lists, make_lists
 from indexer.learn.questions import Question, questions
-from indexer.learn.retrieval import Asked, Found, ask, choose_blend, exact_search, find
+from indexer.learn.retrieval import Asked, Found, Search, ask, choose_blend, exact_search, find
 from indexer.learn.study import Study
 
 
@@ -27,9 +27,9 @@ class Window:
         return make_lists(self.asked, self.found, self.study.shelf, blend, depth=depth, places=places)
 
 
-def window(study: Study, asked: Sequence[Asked], mode: Mode) -> Window:
-    """Finds the candidates; every vector is searched, so that nothing depends on an index."""
-    return Window(study, asked, find(asked, study.retrieval(exact_search(study.shelf.vectors), mode)))
+def window(study: Study, asked: Sequence[Asked], mode: Mode, search: Search | None = None) -> Window:
+    """Finds the candidates by a search of the study's vectors; None: every vector is searched."""
+    return Window(study, asked, find(asked, study.retrieval(search or exact_search(study.shelf.vectors), mode)))
 
 
 def lesson_questions(log: Interactions, start: float, stop: float, limit: int, kept: int, seed: int) -> list[Asked]:

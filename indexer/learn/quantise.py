@@ -33,7 +33,7 @@ def int8(model: bytes, batches: Iterable[Inputs]) -> bytes:
     sums of two products stay within 16 bits and a CPU without VNNI gives the same scores (microsoft/onnxruntime#6004).
     """
     proto = onnx.load_from_string(model)
-    layers = _linear_layers(proto.graph)
+    layers = linear_layers(proto.graph)
     add_pre_process_metadata(proto)  # there is nothing to prepare, and without the mark a warning is logged
     with TemporaryDirectory() as folder:
         target = Path(folder) / "int8.onnx"
@@ -54,7 +54,7 @@ def int8(model: bytes, batches: Iterable[Inputs]) -> bytes:
 def int8_by_batch(model: bytes) -> bytes:
     """Linear layers in int8, weights by output channel in 7 bits, with activation ranges found anew for each batch."""
     proto = onnx.load_from_string(model)
-    layers = _linear_layers(proto.graph)
+    layers = linear_layers(proto.graph)
     add_pre_process_metadata(proto)
     with TemporaryDirectory() as folder:
         target = Path(folder) / "int8.onnx"
@@ -64,7 +64,7 @@ def int8_by_batch(model: bytes) -> bytes:
         return bare(onnx.load(target))
 
 
-def _linear_layers(graph: onnx.GraphProto) -> list[str]:
+def linear_layers(graph: onnx.GraphProto) -> list[str]:
     """The names of the products with weights."""
     weights = {each.name for each in graph.initializer if len(each.dims) == 2}
     return [node.name for node in graph.node if node.op_type in {"MatMul", "Gemm"} and node.input[1] in weights]

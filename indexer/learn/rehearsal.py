@@ -30,9 +30,10 @@ from indexer.learn.questions import questions
 from indexer.learn.ranker_export import ranker_bytes
 from indexer.learn.rankers import Chosen, choose, fit
 from indexer.learn.rehearsed import ParentRanking, evaluated
-from indexer.learn.retrieval import Asked, ask
+from indexer.learn.retrieval import Asked, ask, search_in
 from indexer.learn.study import Method, repurchase_before, study
 from indexer.learn.teacher import Teacher
+from indexer.mapped import let_go
 from indexer.progress import Stages
 from indexer.settings import IndexSettings
 
@@ -93,18 +94,21 @@ def rehearse(
     if method.towers is not None and early.towers is not None:
         method = replace(method, towers=replace(method.towers, epochs=early.towers.epochs))
     with stages.stage("candidates"):
-        check = window(early, asked(windows.validate, windows.evaluate, learn.validate_questions), "shared")
+        search = search_in(early.shelf.vectors, exact_up_to=learn.exact_up_to, seed=seed)
+        check = window(early, asked(windows.validate, windows.evaluate, learn.validate_questions), "shared", search)
         sources = SourcesSpec(
             neighbours=early.shelf.near,
             shared=best_blend(check),
-            personal=best_blend(window(early, check.asked, "personal")),
+            personal=best_blend(window(early, check.asked, "personal", search)),
             history=ranker.history,
         )
         lessons = lesson_questions(material.log, begin, windows.validate, learn.train_questions, ranker.history, seed)
-        train_lists = lists(window(early, lessons, "shared"))
+        train_lists = lists(window(early, lessons, "shared", search))
+        del search
         begun = time.thread_time()
         check_lists = lists(check)
         assembly_s = (time.thread_time() - begun) / max(1, len(check_lists))
+        let_go(early.shelf.vectors)
     for name, these in (("train", train_lists), ("validate", check_lists)):
         if not these.answerable().any():
             raise NothingToLearn(f"no target of {len(these)} questions is a candidate (index.learn.{name}_share)")
@@ -136,8 +140,11 @@ def rehearse(
 
     late = study(material, windows.evaluate, folder / "late", stages, method, again(windows.evaluate))
     with stages.stage("evaluate"):
-        later = window(late, asked(windows.evaluate, windows.end, learn.evaluate_questions), "shared")
+        search = search_in(late.shelf.vectors, exact_up_to=learn.exact_up_to, seed=seed)
+        later = window(late, asked(windows.evaluate, windows.end, learn.evaluate_questions), "shared", search)
+        del search
         later_lists = lists(later)
+        let_go(late.shelf.vectors)
         evaluation = evaluated(windows, later, later_lists, sources.shared, chosen, fitted, parent, seed)
         scores = np.concatenate([chosen.scores, fitted.teacher.score(later_lists)])
     everything = joined([known, later_lists])

@@ -13,16 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from indexer.ann import search as search_index
 from indexer.contract import manifest as names
+from indexer.contract.ann_index import AnnIndex
 from indexer.contract.candidates import Shelf, Shopper, ranker_tensors
 from indexer.contract.features import Context
 from indexer.contract.history import History, latest_first
 from indexer.contract.items import ItemTable, Rows
 from indexer.contract.manifest import Manifest
+from indexer.contract.neighbours import neighbour_lists
 from indexer.contract.snapshot import Snapshot
 from indexer.contract.sources import first
 from indexer.contract.towers import OUTPUT, Mode, tower_inputs
+from indexer.contract.vector_file import map_vectors
 from indexer.learn.onnx_file import cpu_session
 from indexer.learn.retrieval import Asked, Found, Retrieval, Search, by_mean, find
 
@@ -47,17 +49,19 @@ class SnapshotRanker:
         """Raises SnapshotError naming the file that is lacking or damaged."""
         self.manifest: Manifest = snapshot.manifest
         self.items = ItemTable.load(snapshot.path(names.ITEMS), snapshot.path(names.ID_INDEX))
-        vectors, near, similar = (
+        vectors = map_vectors(snapshot.path(names.VECTORS))
+        near, similar = (
             np.load(snapshot.path(name), mmap_mode="r", allow_pickle=False)
-            for name in (names.VECTORS, names.NEIGHBOURS, names.SIMILARITIES)
+            for name in (names.NEIGHBOURS, names.SIMILARITIES)
         )
-        self.shelf = Shelf.of(self.items, vectors, near, similar, self.manifest.sources)
+        lists = neighbour_lists(near, similar, self.items.count)
+        self.shelf = Shelf.of(self.items, vectors, *lists, self.manifest.sources)
         self._ranker = cpu_session(snapshot.path(names.RANKER).read_bytes(), threads)
         self._vectors_of = by_mean(vectors, self.manifest.query)
         if self.manifest.query.kind == "session_tower":
             self._vectors_of = _by_onnx(cpu_session(snapshot.path(names.SESSION_TOWER).read_bytes(), threads), vectors)
         faiss.omp_set_num_threads(threads)
-        self._search = _search(faiss.read_index(str(snapshot.path(names.INDEX))), self.manifest.index.nprobe)
+        self._search = _search(AnnIndex.load(snapshot.path(names.INDEX), vectors, self.manifest.index))
 
     def rank(self, asked: Sequence[Asked], mode: Mode = "shared") -> list[RankedList]:
         """The ranking of each question, whatever its items' regions and availability."""
@@ -132,5 +136,5 @@ def _by_onnx(
     return vectors_of
 
 
-def _search(index: faiss.Index, nprobe: int) -> Search:
-    return lambda queries, count: np.asarray(search_index(index, queries, count, nprobe)[1], np.int32)
+def _search(index: AnnIndex) -> Search:
+    return lambda queries, count: np.asarray(index.search(queries, count)[1], np.int32)

@@ -17,8 +17,9 @@ from indexer.contract import manifest as names
 from indexer.contract.candidates import Shelf
 from indexer.contract.features import Context
 from indexer.contract.history import RepurchaseSpec
+from indexer.contract.lists import RowLists
 from indexer.contract.manifest import QuerySpec
-from indexer.contract.neighbours import NeighbourSpec
+from indexer.contract.neighbours import NeighbourSpec, neighbour_lists
 from indexer.contract.towers import Mode
 from indexer.learn.interactions import Interactions
 from indexer.learn.material import Material
@@ -26,6 +27,7 @@ from indexer.learn.questions import questions
 from indexer.learn.retrieval import Retrieval, Search, ask, by_mean, by_tower, repurchase_model
 from indexer.learn.tower_export import write_item_vectors
 from indexer.learn.tower_training import Towers, TowerSettings, later_loss, train
+from indexer.mapped import let_go
 from indexer.neighbours import write_neighbours
 from indexer.progress import Stages
 from indexer.rows_file import rows_file
@@ -90,6 +92,7 @@ def study(
                 later = later_loss(material.log, day, stop_by, method.towers)
             towers = train(past, material.content, method.towers, validation=later, advance=advance)
             write_item_vectors(towers, material.content, folder / names.VECTORS)
+            let_go(material.content)
         query = query.model_copy(update={"kind": "session_tower", "places": method.towers.places})
     near = _neighbours(past, folder, stages, method.neighbours)
     vectors = np.load(folder / names.VECTORS, mmap_mode="r", allow_pickle=False)
@@ -117,9 +120,9 @@ def repurchase_before(
 
 def _neighbours(
     past: Interactions, folder: Path, stages: Stages, settings: NeighbourSettings
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float16]]:
+) -> tuple[RowLists, RowLists]:
     paths = folder / names.NEIGHBOURS, folder / names.SIMILARITIES
-    count = min(settings.count, max(1, past.n_items - 1))
+    count = min(settings.count, max(1, settings.places // past.n_items), max(1, past.n_items - 1))
     with stages.stage("neighbours", past.n_items, "items") as advance:
         write_neighbours(
             past.matrix(),
@@ -131,4 +134,4 @@ def _neighbours(
             advance=advance,
         )
     ids, similarities = (np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
-    return ids, similarities
+    return neighbour_lists(ids, similarities, past.n_items)

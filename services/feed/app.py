@@ -19,18 +19,22 @@ from cache.feed_cache import CachePolicy, FeedCache
 from cache.redis_link import RedisLink, open_client
 from cache.redis_tier import RedisTier
 from cache.tier import LocalTier, TierUnavailable, Unavailability
+from indexer.contract.cuda import NoCuda, require_onnx
 from services import logs
 from services.console.app import create_console
 from services.console.health import Readiness
 from services.errors import StartError
 from services.feed.admission import Gate
-from services.feed.batcher import Batcher
+from services.feed.batcher import Batcher, Stages
 from services.feed.event_stream import EventStream, check_state_server
+from services.feed.gpu import Gpu
+from services.feed.gpu_retrieval import OnGpu
+from services.feed.limit import AdaptiveLimit, FixedLimit, Limit, LimitSpec
 from services.feed.live import Live
 from services.feed.loading import Loader
 from services.feed.page import FeedLine, PagePolicy
 from services.feed.ranking import Rankings
-from services.feed.rerank import score
+from services.feed.rerank import rerank, retrieve
 from services.feed.servers import ConsoleServer, GrpcServer
 from services.feed.servicer import FeedServicer
 from services.feed.sessions import SessionStore
@@ -41,6 +45,8 @@ from services.settings import Serve, Settings, check_binds
 from services.state import state_server
 
 log = structlog.get_logger()
+_FIRST_LIMIT = 16
+"""Full scorings in flight before adaptive admission has learned better."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,8 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
             threads=settings.scoring.threads,
             cascade=settings.scoring.cascade,
             observe_strong=lambda how, count: metrics.strong.labels(how).inc(count),
+            on_gpu=_on_gpu(stack, settings),
+            cuda=_cuda(settings),
         )
         live = Live(settings.snapshots.folder, loader, metrics)
         gate = _gate(settings, metrics)
@@ -151,6 +159,29 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
         yield FeedApp(grpc_server.port, console_port, live, servicer, gate, batcher, cache, metrics, url)
 
 
+def _on_gpu(stack: AsyncExitStack, settings: Settings) -> OnGpu | None:
+    wanted = settings.retrieval
+    if wanted.device == "cpu":
+        return None
+    try:
+        gpu = Gpu.open(wanted.device_id, temp_mb=wanted.gpu_temp_mb)
+    except NoCuda as error:
+        raise StartError(f"retrieval.device: cuda: {error}") from error
+    stack.callback(gpu.close)
+    return OnGpu(gpu, wanted.gpu_index, wanted.gpu_slices_mb << 20)
+
+
+def _cuda(settings: Settings) -> int | None:
+    """The device that models run on. Raises StartError when ONNX Runtime cannot use any."""
+    if settings.scoring.device == "cpu":
+        return None
+    try:
+        require_onnx()
+    except NoCuda as error:
+        raise StartError(f"scoring.device: cuda: {error}") from error
+    return settings.scoring.device_id
+
+
 def _policy(settings: Settings) -> PagePolicy:
     budget = settings.budget
     return PagePolicy(
@@ -166,17 +197,23 @@ def _policy(settings: Settings) -> PagePolicy:
 
 def _gate(settings: Settings, metrics: Metrics) -> Gate:
     scoring = settings.scoring
-    gate = Gate(scoring.max_in_flight, int(scoring.max_in_flight * scoring.prefetch_share))
+    limit: Limit = FixedLimit(scoring.max_in_flight)
+    if scoring.admission == "adaptive":
+        spec = LimitSpec(ceiling=scoring.max_in_flight, target_s=scoring.target_wait_ms / 1e3)
+        limit = AdaptiveLimit(spec, start=_FIRST_LIMIT)
+    gate = Gate(limit, scoring.prefetch_share)
     metrics.in_flight.set_function(lambda: gate.in_flight)
+    metrics.limit.set_function(lambda: gate.limit)
     return gate
 
 
 def _batcher(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Batcher:
     scoring = settings.scoring
     batcher = Batcher(
-        score,
+        Stages(retrieve, rerank),
         max_queue=scoring.max_queue,
         max_batch=scoring.max_batch,
+        max_pairs=scoring.max_pairs,
         max_delay_s=scoring.max_queue_delay_ms / 1e3,
         clock=time.monotonic,
         observe_batch=metrics.batch_size.observe,

@@ -1,4 +1,4 @@
-"""The one bounded queue: concurrent work meets here and is done in batches by one compute thread."""
+"""The one bounded queue: concurrent work meets here and is done in batches, in two stages, by the compute thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from fallback.ladder import Reason
 from services.deadline import Clock
 from services.errors import NotScored
 from services.feed.admission import Outcome, Permit
-from services.feed.rerank import Scored
+from services.feed.rerank import Retrieved, Scored
 from services.feed.work import Work
 
 log = structlog.get_logger()
-Score = Callable[[Sequence[Work]], Sequence[Scored]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The two stages of scoring: one result for each piece of work, in order."""
+
+    retrieve: Callable[[Sequence[Work]], Sequence[Retrieved]]
+    rerank: Callable[[Sequence[Work], Sequence[Retrieved]], Sequence[Scored]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,24 +39,27 @@ class _Entry:
 class Batcher:
     """Takes a batch whenever the compute thread is free; every future ends.
 
-    `score` runs on the compute thread, on at most `max_batch` pieces of work, of whatever kinds. When it fails for a
-    batch, the batch is rerun one by one. `observe_batch(size)` and `observe_drop(why)` are called for the metrics.
+    The stages run on the compute thread, on at most `max_batch` pieces of work that come to at most `max_pairs` pairs
+    of a question and a candidate, of whatever kinds. What is cancelled or late is dropped before each stage. When a
+    batch fails, it is rerun one by one. `observe_batch(size)` and `observe_drop(why)` are called for the metrics.
     """
 
     def __init__(
         self,
-        score: Score,
+        stages: Stages,
         *,
         max_queue: int,
         max_batch: int,
+        max_pairs: int,
         max_delay_s: float,
         clock: Clock,
         observe_batch: Callable[[int], None],
         observe_drop: Callable[[str], None],
     ) -> None:
-        self._score = score
+        self._stages = stages
         self._max_queue = max_queue
         self._max_batch = max_batch
+        self._max_pairs = max_pairs
         self._max_delay_s = max_delay_s
         self._clock = clock
         self._observe_batch = observe_batch
@@ -68,7 +78,8 @@ class Batcher:
     async def submit(self, permit: Permit, work: Work, expires_at: float) -> tuple[Scored, float]:
         """What the work came to and the seconds that it waited in the queue. Ends the permit.
 
-        Raises NotScored when the queue is full, when `expires_at` (on the clock) passes first, or when scoring fails.
+        Raises NotScored when the queue is full, when `expires_at` (on the clock) passes first, or when scoring fails;
+        ValueError for work that no batch has room for.
         """
         outcome = Outcome.DROPPED
         try:
@@ -82,6 +93,8 @@ class Batcher:
             permit.end(outcome)
 
     async def _wait(self, work: Work, expires_at: float) -> tuple[Scored, float]:
+        if work.pairs > self._max_pairs:
+            raise ValueError(f"work of {work.pairs} pairs, expected at most {self._max_pairs}: see scoring.max_pairs")
         loop = asyncio.get_running_loop()
         now = self._clock()
         entry = _Entry(work, expires_at, now, loop.create_future())
@@ -139,14 +152,28 @@ class Batcher:
                 idle = not self._queue
                 while not self._queue and not self._closed:
                     self._wake.wait()
-                if idle and self._max_delay_s and len(self._queue) < self._max_batch and not self._closed:
-                    self._wake.wait_for(lambda: len(self._queue) >= self._max_batch or self._closed, self._max_delay_s)
+                if idle and self._max_delay_s and not self._full_or_closed():
+                    self._wake.wait_for(self._full_or_closed, self._max_delay_s)
                 if self._closed:
                     return []
-                taken = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
-            wanted = [entry for entry in taken if self._wanted(entry)]
-            if wanted:
-                return wanted
+                if batch := self._first():
+                    return batch
+
+    def _full_or_closed(self) -> bool:
+        """Whether to wait for company is to no avail: one batch or more is there, or nothing will come."""
+        pairs = sum(entry.work.pairs for entry in self._queue)
+        return len(self._queue) >= self._max_batch or pairs >= self._max_pairs or self._closed
+
+    def _first(self) -> list[_Entry]:
+        """Takes the first of the queue that still are wanted, as many as one batch has room for, in order."""
+        batch: list[_Entry] = []
+        room = self._max_pairs
+        while self._queue and len(batch) < self._max_batch and self._queue[0].work.pairs <= room:
+            entry = self._queue.popleft()
+            if self._wanted(entry):
+                batch.append(entry)
+                room -= entry.work.pairs
+        return batch
 
     def _wanted(self, entry: _Entry) -> bool:
         """Whether somebody still waits for it: asked before work costs anything."""
@@ -161,10 +188,7 @@ class Batcher:
     def _answer(self, batch: list[_Entry]) -> list[Scored | NotScored]:
         self._observe_batch(len(batch))
         try:
-            scored = list(self._score([entry.work for entry in batch]))
-            if len(scored) != len(batch):
-                raise ValueError(f"{len(scored)} answers to {len(batch)} pieces of work")
-            return list(scored)
+            return self._both_stages(batch)
         except BaseException as error:  # noqa: BLE001 - whatever it was, no future may be left open
             if len(batch) == 1:
                 return [_as_not_scored(error)]
@@ -172,6 +196,22 @@ class Batcher:
         for entry in batch:
             out += self._answer([entry]) if self._wanted(entry) else [NotScored(Reason.NO_TIME, "in a failed batch")]
         return out
+
+    def _both_stages(self, batch: list[_Entry]) -> list[Scored | NotScored]:
+        found = self._stages.retrieve([entry.work for entry in batch])
+        _require_one_each(found, batch)
+        left = [(entry, each) for entry, each in zip(batch, found, strict=True) if self._wanted(entry)]
+        if not left:
+            return [NotScored(Reason.NO_TIME, "after retrieval") for _ in batch]
+        scored = self._stages.rerank([entry.work for entry, _ in left], [each for _, each in left])
+        _require_one_each(scored, left)
+        results = {id(entry): each for (entry, _), each in zip(left, scored, strict=True)}
+        return [results.get(id(entry)) or NotScored(Reason.NO_TIME, "after retrieval") for entry in batch]
+
+
+def _require_one_each(results: Sequence[object], asked: Sequence[object]) -> None:
+    if len(results) != len(asked):
+        raise ValueError(f"{len(results)} answers to {len(asked)} pieces of work")
 
 
 def _as_not_scored(error: BaseException) -> NotScored:

@@ -15,8 +15,8 @@ import structlog
 from indexer.contract.blend import NEIGHBOURS, POPULARITY, BlendSpec, blend, ranked_list
 from indexer.contract.candidates import Shelf
 from indexer.contract.features import Context, Floats
-from indexer.contract.items import Mask, Rows
-from indexer.contract.sources import CANDIDATES, NOTHING, Shared, first, neighbours_of, share, through_half
+from indexer.contract.items import Allowed, Rows
+from indexer.contract.sources import CANDIDATES, NOTHING, Shared, first, neighbours_of, share, through_half, without
 from indexer.contract.towers import tower_context
 from services.feed.work import Work
 
@@ -86,7 +86,7 @@ def _nearest(works: Sequence[Work], vectors: Sequence[Floats | None]) -> Sequenc
         queries, asked.loaded.eligible(asked.category, asked.region), CANDIDATES + more
     )
     return [
-        rows[~np.isin(rows, work.question.context.rows)][:CANDIDATES] if query.any() else NOTHING
+        without(rows, work.question.context.rows)[:CANDIDATES] if query.any() else NOTHING
         for work, query, (rows, _) in zip(works, queries, found, strict=True)
     ]
 
@@ -95,7 +95,7 @@ def _shared(work: Work, vector: Floats | None, nearest: Rows | None) -> tuple[Sh
     asked = work.question
     loaded, context = asked.loaded, asked.context.rows
     assert loaded.shelf is not None
-    allowed = loaded.eligible(asked.category, asked.region)
+    allowed = loaded.allowed(asked.category, asked.region)
     spec = loaded.manifest.sources.personal if work.alone else loaded.manifest.sources.shared
     if vector is None:
         vector = np.zeros(loaded.manifest.dimension, np.float32)
@@ -107,9 +107,9 @@ def _shared(work: Work, vector: Floats | None, nearest: Rows | None) -> tuple[Sh
 
 
 def _without_search(
-    shelf: Shelf, popular: Rows, context: Rows, allowed: Mask, vector: Floats, spec: BlendSpec
+    shelf: Shelf, popular: Rows, context: Rows, allowed: Allowed, vector: Floats, spec: BlendSpec
 ) -> Shared:
     """As `sources.share`, with popular items in place of the nearest ones."""
     parts = ((POPULARITY, popular), (NEIGHBOURS, neighbours_of(shelf, context, allowed)))
-    found = blend([ranked_list(source, rows[~np.isin(rows, context)], spec) for source, rows in parts])
+    found = blend([ranked_list(source, without(rows, context), spec) for source, rows in parts])
     return Shared(through_half(first(found, CANDIDATES)), vector.astype(np.float16).astype(np.float32))

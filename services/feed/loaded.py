@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,15 +15,13 @@ from indexer.contract.features import Floats
 from indexer.contract.items import ItemTable, Mask, Rows
 from indexer.contract.manifest import Manifest
 from services.feed.cascade import Cascade
+from services.feed.filters import Filter, Filters
+from services.feed.gpu_retrieval import GpuRetriever
 from services.feed.ranker import Ranker
 from services.feed.retrieval import Retriever
 from services.feed.session_vectors import Encode
 
-NO_REGION = "\x00"
-"""Stands for every region that the snapshot does not know; no request can spell it."""
-_FILTERS = 64
-_DEEPEST = 2500
-"""Items over all pages of one feed (2,000 at most), and those that a request excludes (500 at most)."""
+_TAILS = 64
 
 Listed = tuple[Rows, Floats]
 """Rows int32 [m] and scores float32 [m], best first."""
@@ -44,17 +41,16 @@ class Loaded:
 
     manifest: Manifest
     items: ItemTable
+    filters: Filters
     popular: Popular
     shelf: Shelf | None
     encode: Encode | None
-    retriever: Retriever | None
+    retriever: Retriever | GpuRetriever | None
     ranker: Ranker | None
     near: bool = True
     previous: bool = False
     cascade: Cascade | None = None
-    _masks: LRUCache[tuple[str, str], Mask] = field(default_factory=lambda: LRUCache(_FILTERS))
-    _masks_lock: threading.Lock = field(default_factory=threading.Lock)
-    _tails: LRUCache[tuple[str, str], Listed] = field(default_factory=lambda: LRUCache(_FILTERS))
+    _tails: LRUCache[tuple[str, str], Listed] = field(default_factory=lambda: LRUCache(_TAILS))
 
     def __repr__(self) -> str:
         """Short: it stands in tracebacks, and millions of items take seconds to print."""
@@ -90,24 +86,20 @@ class Loaded:
         """Whether an item or a popularity list belongs to the region."""
         return region in self.items.regions or region in self.popular.regions
 
-    def eligible(self, category: str, region: str) -> Mask:
-        """bool [n]: which items may be shown in this category and region ("": any). Kept for the last 64 pairs.
+    def allowed(self, category: str, region: str) -> Filter:
+        """Which of some rows may be shown in this category and region ("": any): `allowed(...)[rows]`.
 
         A region of no item allows the items that have no region of their own. Safe to call from any thread.
         """
-        if region not in self.items.regions:
-            region = NO_REGION if region and self.items.regions else ""
-        with self._masks_lock:
-            mask = self._masks.get((category, region))
-            if mask is None:
-                mask = self.items.eligible(self.items.category_code(category) if category else None, region)
-                mask.setflags(write=False)
-                self._masks[category, region] = mask
-        return mask
+        return self.filters.rows(category, region)
+
+    def eligible(self, category: str, region: str) -> Mask:
+        """bool [n]: the same of all items. For the compute thread: it looks at every item when it is not kept."""
+        return self.filters.mask(category, region)
 
     def popular_rows(self, category: str, region: str, count: int) -> Rows:
         """The `count` most popular items that may be shown here, int32, of the lists in the order of the ladder."""
-        allowed = self.eligible(category, region)
+        allowed = self.allowed(category, region)
         lists = (rows[allowed[rows]] for _, rows, _ in self.popular.ladder(region, category))
         distinct = dict.fromkeys(row for rows in lists for row in rows.tolist())
         return np.array(list(islice(distinct, count)), np.int32)
@@ -119,9 +111,6 @@ class Loaded:
         """
         tail = self._tails.get((category, region))
         if tail is None:
-            rows = np.flatnonzero(self.eligible(category, region)).astype(np.int32)
-            if len(rows) > _DEEPEST:
-                rows = np.sort(rows[np.argpartition(-self.items.popularity[rows], _DEEPEST)[:_DEEPEST]])
-            rows = rows[np.argsort(-self.items.popularity[rows], kind="stable")]
+            rows = self.filters.most_popular(category, region)
             tail = self._tails[category, region] = (rows, self.items.popularity[rows])
         return tail

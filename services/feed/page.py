@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import structlog
+from cachetools import LRUCache
 
 from fallback.ladder import Reason, Rung
 from indexer.contract.blend import source_names
@@ -39,6 +41,9 @@ from services.feed.work import Person, history_of
 
 log = structlog.get_logger()
 _DAY_S = 86_400
+_ids = random.Random()  # noqa: S311 - names of answers, not secrets; the system's own source costs 20 us each
+_Page = tuple[Slate, tuple[FeedItem, ...]]
+_POPULAR_PAGES = 256
 _WITH_RANKER = frozenset({Rung.RANKED, Rung.BLENDED, Rung.STALE})
 
 
@@ -76,6 +81,7 @@ class FeedLine:
         self._rankings = rankings
         self._now = now
         self._clock = clock
+        self._popular_pages: LRUCache[tuple[str, str, str, int], _Page] = LRUCache(_POPULAR_PAGES)
 
     async def page(self, request: FeedRequest, caller_s: float | None) -> FeedPage:
         """One page. `caller_s`: seconds that the caller still waits; None: the page budget alone holds.
@@ -100,6 +106,8 @@ class FeedLine:
         self, request: FeedRequest, loaded: Loaded, token: PageToken | None, deadline: Deadline, trace: Trace
     ) -> FeedPage:
         trace.note(*loaded.reasons)
+        if not self._rankings.open_to(request.priority):
+            return await self._at_a_closed_door(request, loaded, token, trace)
         with trace.stage("session"):
             known = await self._known(request, deadline, trace)
         with trace.stage("key"):
@@ -108,6 +116,21 @@ class FeedLine:
             person = self._person(request, loaded, known, trace)
         ranking = await self._rankings.rank(question, person, request.priority, deadline, trace)
         bought = _bought(loaded, person, events) if self._policy.hide_bought else ()
+        return self._finish(request, question, ranking, token, trace, bought)
+
+    async def _at_a_closed_door(
+        self, request: FeedRequest, loaded: Loaded, token: PageToken | None, trace: Trace
+    ) -> FeedPage:
+        """Nothing is read of the session and the user: the request's own events may ask what is kept, or the ladder
+        answers."""
+        events = _all_events(request, Known())
+        question = ask(loaded, request, events, trace)
+        ranking = await self._rankings.kept(question, trace)
+        if (len(question.context) and not ranking.segments) or request.session_id or request.user_id:
+            trace.note(Reason.ADMISSION)
+        elif not len(question.context):
+            trace.note(Reason.NO_CONTEXT)
+        bought = _bought(loaded, Person(), events) if self._policy.hide_bought else ()
         return self._finish(request, question, ranking, token, trace, bought)
 
     def _deadline(self, caller_s: float | None) -> Deadline:
@@ -153,16 +176,13 @@ class FeedLine:
             trace.note(Reason.PAGE_TOKEN_RESTARTED)
             token = None
         shown = [row for row in token.rows if row < loaded.items.count] if token else []
+        hidden = [*bought, *loaded.items.rows(request.exclude_item_ids)]
+        size = max(0, min(request.page_size, self._policy.max_depth - len(shown)))
         with trace.stage("slate"):
-            slate = build_slate(
-                ranking.with_backfill(question),
-                eligible=loaded.eligible(question.category, question.region),
-                hidden=[*bought, *loaded.items.rows(request.exclude_item_ids)],
-                size=max(0, min(request.page_size, self._policy.max_depth - len(shown))),
-                shown=shown,
-                diversity=_diversity(self._policy.rules, question),
-            )
-            items = _items(loaded, slate, first_rank=len(shown) + 1)
+            if ranking.segments or hidden or shown:
+                slate, items = self._slate(question, ranking, hidden, size, shown)
+            else:
+                slate, items = self._popular(question, size)
         rung = slate.rung or (Rung.POPULAR_CATEGORY if question.category else Rung.POPULAR)
         next_page_token = self._next_token(question, rung, shown, slate)
         provenance = Provenance(
@@ -178,6 +198,28 @@ class FeedLine:
             history_items=ranking.history_items,
         )
         return FeedPage(items, next_page_token, provenance)
+
+    def _slate(
+        self, question: Question, ranking: Ranking, hidden: Sequence[int], size: int, shown: Sequence[int]
+    ) -> _Page:
+        loaded = question.loaded
+        slate = build_slate(
+            ranking.with_backfill(question),
+            eligible=loaded.allowed(question.category, question.region),
+            hidden=hidden,
+            size=size,
+            shown=shown,
+            diversity=_diversity(self._policy.rules, question),
+        )
+        return slate, _items(loaded, slate, first_rank=len(shown) + 1)
+
+    def _popular(self, question: Question, size: int) -> _Page:
+        """The first page of what is popular is the same for everybody: overload must not pay for it each time."""
+        key = (question.loaded.id, question.category, question.region, size)
+        page = self._popular_pages.get(key)
+        if page is None:
+            page = self._popular_pages[key] = self._slate(question, Ranking(), (), size, ())
+        return page
 
     def _next_token(self, question: Question, rung: Rung, shown: list[int], slate: Slate) -> str:
         rows = (*shown, *slate.rows.tolist())
@@ -209,9 +251,14 @@ def _diversity(rules: Rules, question: Question) -> Diversity:
 def _items(loaded: Loaded, slate: Slate, first_rank: int) -> tuple[FeedItem, ...]:
     shown = zip(slate.rows.tolist(), slate.scores.tolist(), slate.sources.tolist(), strict=True)
     return tuple(
-        FeedItem(loaded.items.item_id(row), score, rank, tuple(Source[name.upper()] for name in source_names(bits)))
+        FeedItem(loaded.items.item_id(row), score, rank, _sources(bits))
         for rank, (row, score, bits) in enumerate(shown, first_rank)
     )
+
+
+@cache
+def _sources(bits: int) -> tuple[Source, ...]:
+    return tuple(Source[name.upper()] for name in source_names(bits))
 
 
 def _empty_page(trace: Trace) -> FeedPage:
@@ -233,7 +280,7 @@ def _empty_page(trace: Trace) -> FeedPage:
 
 
 def _response_id() -> str:
-    return secrets.token_hex(8)
+    return f"{_ids.getrandbits(64):016x}"
 
 
 def _cancelled_by_caller() -> bool:

@@ -11,7 +11,8 @@ from fallback.ladder import Reason
 from indexer.contract.features import Context, make_context
 from services.domain import EventType, FeedRequest, ShopEvent
 from services.feed.answer import FORMAT
-from services.feed.loaded import NO_REGION, Loaded
+from services.feed.filters import NO_REGION
+from services.feed.loaded import Loaded
 from services.feed.trace import Trace
 
 
@@ -40,8 +41,8 @@ class Question:
                 "category": self.category,
                 "region": self.region,
                 "tenant": self.tenant,
-                "rows": self.context.rows.tolist(),
-                "types": self.context.types.tolist(),
+                "rows": self.context.rows.astype("<i4").tobytes(),
+                "types": self.context.types.tobytes(),
             },
         )
 
@@ -61,11 +62,7 @@ def ask(loaded: Loaded, request: FeedRequest, events: Sequence[ShopEvent], trace
 
 def context_of(loaded: Loaded, events: Sequence[ShopEvent]) -> Context:
     """The context of events given oldest first: no impressions, no items that the snapshot does not hold."""
-    rows: list[int] = []
-    types: list[int] = []
-    for event in reversed(events):
-        row = loaded.items.row(event.item_id) if event.type is not EventType.IMPRESSION else None
-        if row is not None:
-            rows.append(row)
-            types.append(event.type)
-    return make_context(rows, types, loaded.manifest.query.max_events)
+    done = [event for event in reversed(events) if event.type is not EventType.IMPRESSION]
+    rows = loaded.items.each_row([event.item_id for event in done])
+    known = [(row, int(event.type)) for row, event in zip(rows, done, strict=True) if row is not None]
+    return make_context([row for row, _ in known], [kind for _, kind in known], loaded.manifest.query.max_events)

@@ -23,11 +23,11 @@ class Ranker:
         self.spec = spec
 
     @classmethod
-    def load(cls, path: Path, spec: RankerSpec, threads: int) -> Ranker:
-        """Loads the model. Raises ValueError when the file's inputs or output are not those of the manifest, or when
-        an input is declared that this version does not know how to make."""
+    def load(cls, path: Path, spec: RankerSpec, threads: int, cuda: int | None = None) -> Ranker:
+        """Loads the model, see `open_model`. Raises ValueError when the file's inputs or output are not those of the
+        manifest, or when an input is declared that this version does not know how to make."""
         require_known(spec.inputs)
-        session = open_model(path, threads)
+        session = open_model(path, threads, cuda)
         inputs, outputs = names(session)
         declared = {tensor.name for tensor in spec.inputs}
         if inputs != declared or spec.output not in outputs:

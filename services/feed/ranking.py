@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import structlog
 
+from cache.counters import Outcome
 from cache.feed_cache import Computed, ComputeFailed, FeedCache, Found
 from fallback.ladder import Reason, Rung
 from indexer.contract.blend import POPULARITY
@@ -67,6 +68,20 @@ class Rankings:
         self._mode = mode
         self._clock = clock
 
+    def open_to(self, priority: Priority) -> bool:
+        """Whether the door is open: whether a full scoring would be let in now."""
+        return self._gate.admits(priority)
+
+    async def kept(self, question: Question, trace: Trace) -> Ranking:
+        """What this process keeps of the question, fresh or expired; nothing is asked of anybody and nothing scored."""
+        if not len(question.context) or question.loaded.shelf is None or self._mode == "personal":
+            return Ranking()
+        with trace.stage("cache"):
+            found = await self._cache.peek(question.key)
+        if found is None or found.outcome is Outcome.STALE:
+            return _expired(question, found)
+        return Ranking(_segments(_unpacked(question, found)), CacheOutcome[found.outcome.name], found.age_s)
+
     async def rank(
         self, question: Question, person: Person, priority: Priority, deadline: Deadline, trace: Trace
     ) -> Ranking:
@@ -81,10 +96,11 @@ class Rankings:
             return Ranking()
         if self._mode == "personal":
             return await self._alone(question, person, priority, deadline, trace)
+        fresh: list[tuple[bytes, Answer]] = []
         try:
             with trace.stage("cache"):
                 async with asyncio.timeout(deadline.left()):
-                    compute = partial(self._compute, question, priority, trace)
+                    compute = partial(self._compute, question, priority, trace, fresh)
                     found = await self._cache.get(question.key, compute, lane=bytes([priority]))
         except TimeoutError:
             trace.note(Reason.NO_TIME)
@@ -96,17 +112,23 @@ class Rankings:
             return _expired(question, failure.stale)
         if found.unavailable is not None:
             trace.note(Reason.CACHE_UNAVAILABLE)
-        answer = _unpacked(question, found)
+        packed, answer = fresh[0] if fresh else (b"", None)
+        if answer is None or packed is not found.payload:
+            answer = _unpacked(question, found)
         own = await self._personal(Work(question, person, answer), priority, deadline, trace)
         served = answer if own is None else own
         trace.note(*shortfalls(served, question.loaded))
         outcome = CacheOutcome[found.outcome.name]
         return Ranking(_segments(served), outcome, found.age_s, 0 if own is None else len(person.history))
 
-    async def _compute(self, question: Question, priority: Priority, trace: Trace) -> Computed:
-        """What all share who ask the question."""
+    async def _compute(
+        self, question: Question, priority: Priority, trace: Trace, fresh: list[tuple[bytes, Answer]]
+    ) -> Computed:
+        """What all share who ask the question. It goes to `fresh` as well: who computed it need not unpack it."""
         scored = await self._score(Work(question), priority, self._scoring_s, trace, stage="cache")
-        return Computed(pack(scored.answer), storable=not shortfalls(scored.answer, question.loaded))
+        packed = pack(scored.answer)
+        fresh.append((packed, scored.answer))
+        return Computed(packed, storable=not shortfalls(scored.answer, question.loaded))
 
     async def _personal(self, work: Work, priority: Priority, deadline: Deadline, trace: Trace) -> Answer | None:
         """The shared answer joined by the person's history; None, with the reason noted, when that cannot be had."""
@@ -143,7 +165,11 @@ class Rankings:
         if permit is None:
             raise NotScored(Reason.ADMISSION)
         expires_at = self._clock() + lasts_s
-        scored, waited_s = await self._batcher.submit(permit, replace(work, expires_at=expires_at), expires_at)
+        waited_s = lasts_s
+        try:
+            scored, waited_s = await self._batcher.submit(permit, replace(work, expires_at=expires_at), expires_at)
+        finally:
+            self._gate.waited(waited_s, self._clock())
         trace.took("queue", waited_s * 1e3, out_of=stage)
         if work.answer is None:
             trace.took("retrieve", scored.retrieve_ms, out_of=stage)

@@ -23,6 +23,16 @@ from services.feed.work import Work
 
 
 @dataclass(frozen=True, slots=True)
+class Retrieved:
+    """What the first stage found: candidates and session vector, whether vector retrieval took part, and the
+    milliseconds that it took for the whole batch."""
+
+    shared: Shared
+    searched: bool
+    took_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
     """What a piece of work came to, and the time that its batch took.
 
@@ -45,29 +55,37 @@ def shortfalls(answer: Answer, loaded: Loaded) -> tuple[Reason, ...]:
 
 
 def score(works: Sequence[Work]) -> list[Scored]:
-    """One result per piece of work, in order. What fails lowers the rung of the work that it fails for.
+    """Both stages, one after the other. Raises NotScored as `retrieve` does."""
+    return rerank(works, retrieve(works))
+
+
+def retrieve(works: Sequence[Work]) -> list[Retrieved]:
+    """The first stage: the shared candidates of each piece of work, in order, found together for all that do not bring
+    them along. What fails lowers the rung of the work that it fails for.
 
     Raises NotScored for a snapshot of which only popularity is left.
     """
     if any(work.question.loaded.shelf is None for work in works):
         raise NotScored(Reason.NO_INDEX)
     start = time.perf_counter()
-    shared = _shared(works)
-    candidates = [_candidates(work, each) for work, (each, _) in zip(works, shared, strict=True)]
-    middle = time.perf_counter()
-    scores = _scores(works, [each for each, _ in shared], candidates)
-    end = time.perf_counter()
-    times = ((middle - start) * 1e3, (end - middle) * 1e3)
-    return [
-        Scored(_answer(work, Shared(found, each.vector), given, searched), *times)
-        for work, (each, searched), found, given in zip(works, shared, candidates, scores, strict=True)
-    ]
-
-
-def _shared(works: Sequence[Work]) -> list[tuple[Shared, bool]]:
-    """What is shared is found for all that do not bring it along, together."""
     new = iter(find_shared([work for work in works if work.answer is None]))
-    return [next(new) if work.answer is None else (work.answer.shared, work.answer.searched) for work in works]
+    shared = [next(new) if work.answer is None else (work.answer.shared, work.answer.searched) for work in works]
+    took = (time.perf_counter() - start) * 1e3
+    return [Retrieved(each, searched, took) for each, searched in shared]
+
+
+def rerank(works: Sequence[Work], retrieved: Sequence[Retrieved]) -> list[Scored]:
+    """The second stage: joined by what is personal, and reranked. One result per piece of work, in order."""
+    start = time.perf_counter()
+    shared = [each.shared for each in retrieved]
+    candidates = [_candidates(work, each) for work, each in zip(works, shared, strict=True)]
+    scores = _scores(works, shared, candidates)
+    answers = [
+        _answer(work, Shared(found, each.shared.vector), given, each.searched)
+        for work, each, found, given in zip(works, retrieved, candidates, scores, strict=True)
+    ]
+    took = (time.perf_counter() - start) * 1e3
+    return [Scored(answer, each.took_ms, took) for answer, each in zip(answers, retrieved, strict=True)]
 
 
 def _candidates(work: Work, shared: Shared) -> Blend:
@@ -83,7 +101,7 @@ def _candidates(work: Work, shared: Shared) -> Blend:
         work.history,
         work.day,
         sources.personal if work.alone else sources.shared,
-        asked.loaded.eligible(asked.category, asked.region),
+        asked.loaded.allowed(asked.category, asked.region),
     )
 
 

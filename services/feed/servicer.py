@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -45,6 +46,11 @@ class FeedServicer:
         self._metrics = metrics
         self._page_size = page_size
         self._now = now
+        # Finding a metric by its labels costs as much as counting; of these there are few.
+        self._reason = cache(metrics.reasons.labels)
+        self._source = cache(metrics.sources.labels)
+        self._stage = cache(metrics.stage_seconds.labels)
+        self._total = cache(metrics.page_seconds.labels)
 
     async def get_feed(self, message: feed_pb2.GetFeedRequest, caller_s: float | None) -> feed_pb2.GetFeedResponse:
         """A page. `caller_s`: seconds that the caller still waits, None: no limit. Raises InvalidArgument."""
@@ -81,14 +87,14 @@ class FeedServicer:
         metrics.pages.labels(rung, str(provenance.degraded).lower()).inc()
         metrics.cache.labels(provenance.cache.name.lower()).inc()
         for source, count in Counter(source for item in page.items for source in item.sources).items():
-            metrics.sources.labels(source.name.lower()).inc(count)
+            self._source(source.name.lower()).inc(count)
         for reason in provenance.reasons:
-            metrics.reasons.labels(reason).inc()
+            self._reason(reason).inc()
         for stage, milliseconds in provenance.stages:
             if stage == "total":
-                metrics.page_seconds.labels(rung).observe(milliseconds / 1e3)
+                self._total(rung).observe(milliseconds / 1e3)
             else:
-                metrics.stage_seconds.labels(stage).observe(milliseconds / 1e3)
+                self._stage(stage).observe(milliseconds / 1e3)
 
 
 def encode(page: FeedPage) -> feed_pb2.GetFeedResponse:

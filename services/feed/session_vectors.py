@@ -27,9 +27,9 @@ def by_mean(vectors: npt.NDArray[np.float16], spec: QuerySpec) -> Encode:
     return encode
 
 
-def by_tower(path: Path, vectors: npt.NDArray[np.float16], threads: int) -> Encode:
-    """The session tower in the ONNX file at `path`; one run a batch. Raises ValueError when it is none."""
-    session = open_model(path, threads)
+def by_tower(path: Path, vectors: npt.NDArray[np.float16], threads: int, cuda: int | None = None) -> Encode:
+    """The session tower in the file at `path`, see `open_model`; one run a batch. Raises ValueError when it is none."""
+    session = open_model(path, threads, cuda)
     inputs, outputs = names(session)
     if inputs != set(INPUTS) or OUTPUT not in outputs:
         given = f"has inputs {sorted(inputs)} and outputs {sorted(outputs)}"

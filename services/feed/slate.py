@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fallback.ladder import Rung
 from indexer.contract.features import Floats
-from indexer.contract.items import Mask, Rows
+from indexer.contract.items import Allowed, Rows
 from services.feed.slate_rules import Diversity, Places, pick
 
 Bits = npt.NDArray[np.uint8]
@@ -55,7 +55,7 @@ class _Listed:
 def build_slate(
     segments: Iterable[Segment],
     *,
-    eligible: Mask,
+    eligible: Allowed,
     hidden: Sequence[int],
     size: int,
     shown: Sequence[int] = (),
@@ -66,7 +66,7 @@ def build_slate(
     Fewer only when there are no more. Later segments backfill earlier ones. Without `diversity` they come in the order
     in which they are given; with it, in the order of `slate_rules.pick`. Scores never rise: those of a segment are
     shifted below those before, and a row that was put behind others has at most the score of the row before it.
-    Rows are within the length of `eligible`; a segment's scores do not rise.
+    `eligible[rows]` says which rows, int32 [c], may be shown: bool [c]; a segment's scores do not rise.
     """
     by = None if diversity is None or diversity.rules.off else diversity
     parts = _listed(segments, eligible, np.asarray([*hidden, *shown], np.int32))
@@ -114,15 +114,19 @@ def _more(pool: _Listed, among: Places, chosen: Places, size: int, by: Diversity
     return np.concatenate([chosen, among[pick(rows, scores, missing, by, page=pool.rows[chosen], shown=shown)]])
 
 
-def _listed(segments: Iterable[Segment], eligible: Mask, taken: Rows) -> Iterator[_Listed]:
+def _listed(segments: Iterable[Segment], eligible: Allowed, taken: Rows) -> Iterator[_Listed]:
     """Each segment's rows that may be shown and were in none before, its scores shifted below those before."""
     floor = np.inf
     for segment in segments:
-        keep = np.flatnonzero(eligible[segment.rows] & ~np.isin(segment.rows, taken))
+        may = eligible[segment.rows]
+        if len(taken):
+            may = may & ~np.isin(segment.rows, taken)
+        keep = np.flatnonzero(may)
         if not len(keep):
             continue
-        _, first = np.unique(segment.rows[keep], return_index=True)
-        keep = keep[np.sort(first)]
+        if len(set(segment.rows[keep].tolist())) < len(keep):
+            _, first = np.unique(segment.rows[keep], return_index=True)
+            keep = keep[np.sort(first)]
         kept, given = segment.rows[keep], segment.scores[keep]
         taken = np.concatenate([taken, kept])
         shifted = np.minimum(given + np.float32(min(0.0, floor - float(given[0]))), np.float32(floor))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from indexer.contract.history import EMPTY, History, latest_first
+from indexer.contract.sources import CANDIDATES
 from services.domain import PastPurchases
 from services.feed.admission import FULL, PERSONAL
 from services.feed.answer import Answer
@@ -54,6 +55,12 @@ class Work:
     def day(self) -> float:
         """The person's day; 0 for what all share."""
         return self.person.day if self.person else 0.0
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a question and a candidate that are looked at: those that are found, and those that are reranked."""
+        ranker = self.question.loaded.ranker
+        return (CANDIDATES if self.answer is None else 0) + (ranker.spec.depth if ranker else 1)
 
     @property
     def weight(self) -> int:

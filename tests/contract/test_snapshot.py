@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.contract.manifest import ID_INDEX, INDEX, ITEMS, MANIFEST, POPULAR, RANKER, VECTORS, Manifest
+from indexer.contract.manifest import FORMAT, ID_INDEX, INDEX, ITEMS, MANIFEST, POPULAR, RANKER, VECTORS, Manifest
 from indexer.contract.snapshot import (
     SnapshotError,
     checksum,
@@ -163,7 +163,7 @@ def test_a_missing_manifest_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"{", b"null", b"[]", b"7", b"\xff\xfe", b"{}", b"[" * 100_000, b'{"format": 2}', bytes(1000)]
+    "garbage", [b"", b"{", b"null", b"[]", b"7", b"\xff\xfe", b"{}", b"[" * 100_000, b'{"format": 3}', bytes(1000)]
 )
 def test_a_manifest_of_garbage_is_refused_by_name(folder: Path, garbage: bytes) -> None:
     (folder / MANIFEST).write_bytes(garbage)
@@ -183,7 +183,7 @@ def _set(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (_set("format", to=3), "format"),
+        (_set("format", to=FORMAT + 1), "format"),
         (_set("id", to="../../etc"), "id"),
         (_set("id", to="20260101T000000Z-0000000g"), "id"),
         (_set("id", to="20260101T000000Z-12345678"), "id: is 20260101T000000Z-12345678, not the folder's name"),

@@ -18,13 +18,17 @@ from services.domain import Priority
 from services.errors import NotScored
 from services.feed.admission import Gate
 from services.feed.answer import Answer
-from services.feed.batcher import Batcher
+from services.feed.batcher import Batcher, Stages
+from services.feed.limit import FixedLimit
 from services.feed.loaded import Loaded
-from services.feed.rerank import Scored
+from services.feed.rerank import Retrieved, Scored
 from services.feed.work import Person, Work
 from tests.feed.shops import question
 
 FAR = 60.0
+FULL_PAIRS = 550
+PERSONAL_PAIRS = 50
+"""Of a full scoring, 500 found and 50 reranked; of a personal step."""
 
 
 def answer_to(asked: Work) -> Scored:
@@ -32,6 +36,11 @@ def answer_to(asked: Work) -> Scored:
     found = ranked_list(ANN, asked.question.context.rows, BlendSpec())
     answer = Answer(Shared(found, np.zeros(4, np.float32)), np.empty(0, np.uint16), np.empty(0, np.float32))
     return Scored(answer, 0.0, 0.0)
+
+
+def nothing_found(works: Sequence[Work]) -> list[Retrieved]:
+    """A first stage that leaves all to the second."""
+    return [Retrieved(answer_to(asked).answer.shared, True, 0.0) for asked in works]
 
 
 class Scorer:
@@ -44,7 +53,7 @@ class Scorer:
         self.doors.set()
         self._broken = broken
 
-    def __call__(self, works: Sequence[Work]) -> Sequence[Scored]:
+    def __call__(self, works: Sequence[Work], found: Sequence[Retrieved] = ()) -> Sequence[Scored]:
         rows = [int(asked.question.context.rows[0]) for asked in works]
         self.batches.append(rows)
         self.entered.set()
@@ -104,6 +113,8 @@ async def bench(
     scorer: Scorer | None = None,
     *,
     max_batch: int = 4,
+    max_pairs: int = 1_000_000,
+    retrieve: Callable[[Sequence[Work]], Sequence[Retrieved]] = nothing_found,
     max_queue: int = 1000,
     max_delay_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
@@ -112,16 +123,17 @@ async def bench(
     sizes: list[int] = []
     drops: list[str] = []
     batcher = Batcher(
-        scorer,
+        Stages(retrieve, scorer),
         max_queue=max_queue,
         max_batch=max_batch,
+        max_pairs=max_pairs,
         max_delay_s=max_delay_s,
         clock=clock,
         observe_batch=sizes.append,
         observe_drop=drops.append,
     )
     batcher.start()
-    running = Bench(batcher, scorer, Gate(10_000, 10_000), clock, loaded, sizes, drops)
+    running = Bench(batcher, scorer, Gate(FixedLimit(10_000), 1), clock, loaded, sizes, drops)
     try:
         async with asyncio.timeout(20):
             yield running

@@ -27,6 +27,7 @@ def settings_for(folder: Path, **sections: dict[str, Any]) -> Settings:
         "state": {"folder": folder / "valkey", "timeout_ms": 200},
         "cache": {"timeout_ms": 200},
         "budget": {"page_ms": 2000, "features_ms": 300},
+        "scoring": {"admission": "fixed"},
     }
     for name, section in sections.items():
         given[name] = {**given.get(name, {}), **section}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from services.domain import Priority
 from services.feed.admission import FULL, PERSONAL, Gate, Outcome, Permit
+from services.feed.limit import FixedLimit
 from tests.properties import examples
 
 WEIGHTS = st.sampled_from([FULL, PERSONAL])
@@ -24,7 +25,7 @@ def test_never_more_work_than_the_limit_and_each_permit_ends_once(
 ) -> None:
     """Whatever is mixed of full scorings and personal steps: all pass one gate, and their weights add up."""
     prefetch_limit = min(limit, prefetch_limit)
-    gate = Gate(limit, prefetch_limit)
+    gate = Gate(FixedLimit(limit), prefetch_limit / limit)
     held: list[tuple[Permit, int]] = []
     ended = 0
     for first, second in steps:
@@ -44,7 +45,7 @@ def test_never_more_work_than_the_limit_and_each_permit_ends_once(
 
 
 def test_as_many_personal_steps_fit_in_as_weigh_one_full_scoring() -> None:
-    gate = Gate(1, 1)
+    gate = Gate(FixedLimit(1), 1)
     held = [gate.try_acquire(Priority.INTERACTIVE, PERSONAL) for _ in range(FULL // PERSONAL + 1)]
     assert [permit is not None for permit in held] == [True] * (FULL // PERSONAL) + [False]
     assert held[0] is not None
@@ -56,7 +57,7 @@ def test_as_many_personal_steps_fit_in_as_weigh_one_full_scoring() -> None:
 def test_a_hundred_waves_at_ten_times_the_limit_never_pass_it() -> None:
     """The limit holds after rejections too (grpc/grpc#41531)."""
     rng = random.Random(1)
-    gate = Gate(8, 4)
+    gate = Gate(FixedLimit(8), 0.5)
     held: list[Permit] = []
     for _ in range(100):
         tried = [gate.try_acquire(rng.choice(list(Priority))) for _ in range(80)]
@@ -72,7 +73,7 @@ def test_a_hundred_waves_at_ten_times_the_limit_never_pass_it() -> None:
 
 
 def test_a_permit_ends_once() -> None:
-    gate = Gate(1, 1)
+    gate = Gate(FixedLimit(1), 1)
     permit = gate.try_acquire(Priority.INTERACTIVE)
     assert permit is not None
     permit.end(Outcome.SUCCESS)
@@ -83,7 +84,7 @@ def test_a_permit_ends_once() -> None:
 
 
 def test_prefetch_is_shut_out_first() -> None:
-    gate = Gate(3, 1)
+    gate = Gate(FixedLimit(3), 1 / 3)
     assert gate.try_acquire(Priority.PREFETCH)
     assert gate.try_acquire(Priority.PREFETCH) is None
     assert gate.try_acquire(Priority.INTERACTIVE)
@@ -92,6 +93,6 @@ def test_prefetch_is_shut_out_first() -> None:
 
 
 def test_a_share_of_zero_shuts_prefetch_out_altogether() -> None:
-    gate = Gate(3, 0)
+    gate = Gate(FixedLimit(3), 0)
     assert gate.try_acquire(Priority.PREFETCH) is None
     assert gate.try_acquire(Priority.INTERACTIVE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections import Counter
@@ -16,12 +17,13 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from fallback.ladder import Reason
 from services.errors import NotScored
 from services.feed.admission import FULL, PERSONAL, Gate, Outcome
-from services.feed.batcher import Batcher
+from services.feed.batcher import Batcher, Stages
+from services.feed.limit import FixedLimit
 from services.feed.loaded import Loaded
-from services.feed.rerank import Scored
+from services.feed.rerank import Retrieved, Scored
 from services.feed.work import Work
 from tests.clock import ManualClock
-from tests.feed.bench import FAR, Bench, Scorer, bench, ends
+from tests.feed.bench import FAR, FULL_PAIRS, PERSONAL_PAIRS, Bench, Scorer, bench, ends, nothing_found
 from tests.feed.shops import open_shop
 from tests.properties import examples
 from tests.snapshots import Shop
@@ -123,6 +125,45 @@ async def test_a_batch_is_never_above_its_cap(loaded: Loaded) -> None:
         assert running.scorer.batches == [[-1], [0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
+@examples(100)
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 12), st.integers(FULL_PAIRS, 5 * FULL_PAIRS))
+def test_no_batch_is_above_its_cap_of_pieces_or_of_pairs(
+    loaded: Loaded, personal: list[bool], max_batch: int, max_pairs: int
+) -> None:
+    """bentoml/BentoML#3859, #3710: and none is smaller than it could be, in the order of asking."""
+
+    async def scenario() -> None:
+        async with bench(loaded, max_batch=max_batch, max_pairs=max_pairs) as running:
+            plug = await running.plug()
+            tasks = [running.ask(row, personal=alone) for row, alone in enumerate(personal)]
+            await running.settled()
+            running.scorer.doors.set()
+            assert await ends(plug, *tasks) == [-1, *range(len(personal))]
+        batches = running.scorer.batches[1:]
+        assert [row for batch in batches for row in batch] == list(range(len(personal)))
+        pairs = [PERSONAL_PAIRS if alone else FULL_PAIRS for alone in personal]
+        for batch, following in zip(batches, [*batches[1:], []], strict=True):
+            taken = sum(pairs[row] for row in batch)
+            assert len(batch) <= max_batch
+            assert taken <= max_pairs
+            assert not following or len(batch) == max_batch or taken + pairs[following[0]] > max_pairs
+
+    asyncio.run(scenario())
+
+
+async def test_work_that_no_batch_has_room_for_is_not_taken(loaded: Loaded) -> None:
+    async with bench(loaded, max_pairs=FULL_PAIRS - 1) as running:
+        with pytest.raises(ValueError, match="550 pairs, expected at most 549"):
+            await running.ask(1)
+        assert await ends(running.ask(2, personal=True)) == [2]
+
+
+async def test_a_queue_full_of_pairs_does_not_wait_for_company(loaded: Loaded) -> None:
+    async with bench(loaded, max_batch=100, max_pairs=2 * FULL_PAIRS, max_delay_s=10.0) as running:
+        assert await ends(running.ask(1), running.ask(2)) == [1, 2]
+        assert running.scorer.batches == [[1, 2]]
+
+
 async def test_an_idle_queue_waits_for_company_and_a_full_batch_does_not_wait(loaded: Loaded) -> None:
     async with bench(loaded, max_batch=3, max_delay_s=10.0) as running:
         assert await ends(*(running.ask(row) for row in range(3))) == [0, 1, 2]
@@ -139,7 +180,7 @@ async def test_company_that_leaves_during_the_wait_is_not_scored(loaded: Loaded)
 
 
 async def test_a_full_queue_refuses_and_never_fails_otherwise(loaded: Loaded) -> None:
-    """A burst of fifty times the queue (huggingface/text-embeddings-inference#811)."""
+    """A burst of fifty times the queue (huggingface/text-embeddings-inference#811, #470)."""
     async with bench(loaded, max_queue=8) as running:
         plug = await running.plug()
         tasks = [running.ask(row) for row in range(400)]
@@ -179,6 +220,62 @@ async def test_what_expired_is_not_scored_even_when_its_waiter_has_not_noticed(l
         late.cancel()
         assert await ends(late) == [None]
         assert running.drops == ["expired"]
+
+
+async def test_what_expires_or_is_cancelled_during_retrieval_is_not_reranked(loaded: Loaded) -> None:
+    """triton-inference-server/server#7532: late work costs no more than the stage that it is in."""
+    clock = ManualClock()
+    retrieving, go = threading.Event(), threading.Event()
+
+    def slow(works: Sequence[Work]) -> Sequence[Retrieved]:
+        if len(works) > 1:
+            retrieving.set()
+            assert go.wait(10)
+        return nothing_found(works)
+
+    async with bench(loaded, retrieve=slow, clock=clock) as running:
+        plug = await running.plug()
+        cancelled, late, in_time = running.ask(1), running.ask(2, lasts_s=30), running.ask(3)
+        await running.settled()
+        running.scorer.doors.set()
+        assert await asyncio.to_thread(retrieving.wait, 10)
+        cancelled.cancel()
+        clock.advance(30)
+        assert await ends(cancelled) == [None]
+        go.set()
+        assert await ends(plug, late, in_time) == [-1, Reason.NO_TIME, 3]
+        assert running.scorer.batches == [[-1], [3]]
+        assert sorted(running.drops) == ["cancelled", "expired"]
+
+
+async def test_a_batch_that_nobody_waits_for_after_retrieval_is_not_reranked(loaded: Loaded) -> None:
+    clock = ManualClock()
+
+    def slow(works: Sequence[Work]) -> Sequence[Retrieved]:
+        if works[0].question.context.rows[0] == 1:
+            clock.advance(40)
+        return nothing_found(works)
+
+    async with bench(loaded, retrieve=slow, clock=clock) as running:
+        assert await ends(running.ask(1, lasts_s=30), running.ask(2)) == [Reason.NO_TIME, 2]
+        assert running.scorer.seen == {2}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_random_cancels_leave_every_batch_full(loaded: Loaded, seed: int) -> None:
+    """Cancelled work takes no room in a batch: the rest is done in as few as without it (ray-project/ray#50046)."""
+    rng = random.Random(seed)
+    async with bench(loaded, max_batch=8) as running:
+        for _ in range(10):
+            running.scorer.batches.clear()
+            plug = await running.plug()
+            tasks = [running.ask(row) for row in range(100)]
+            await running.settled()
+            kept = [row for row, task in enumerate(tasks) if rng.random() < 0.5 or not task.cancel()]
+            running.scorer.doors.set()
+            assert await ends(plug, *(tasks[row] for row in kept)) == [-1, *kept]
+            assert running.scorer.batches[1:] == [kept[at : at + 8] for at in range(0, len(kept), 8)]
+            await ends(*tasks)
 
 
 async def test_the_places_of_cancelled_questions_are_free_at_once_and_batches_stay_full(loaded: Loaded) -> None:
@@ -263,21 +360,22 @@ async def test_the_reason_of_a_refusal_by_the_scorer_is_kept(loaded: Loaded) -> 
 async def test_a_scorer_that_answers_too_few_or_too_many_is_not_believed(loaded: Loaded, extra: int) -> None:
     scorer = Scorer()
 
-    def miscounting(works: Sequence[Work]) -> Sequence[Scored]:
+    def miscounting(works: Sequence[Work], found: Sequence[Retrieved]) -> Sequence[Scored]:
         right = list(scorer(works))
         return right if len(right) == 1 else right[:extra] if extra < 0 else right + right[:1]
 
     batcher = Batcher(
-        miscounting,
+        Stages(nothing_found, miscounting),
         max_queue=10,
         max_batch=4,
+        max_pairs=1_000_000,
         max_delay_s=0,
         clock=time.monotonic,
         observe_batch=lambda size: None,
         observe_drop=lambda why: None,
     )
     batcher.start()
-    running = Bench(batcher, scorer, Gate(10, 10), time.monotonic, loaded)
+    running = Bench(batcher, scorer, Gate(FixedLimit(10), 1), time.monotonic, loaded)
     async with asyncio.timeout(20):
         plug = await running.plug()
         tasks = [running.ask(row) for row in range(3)]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fallback.ladder import Reason
-from indexer.contract.items import Mask
+from indexer.contract.items import Mask, Rows
 from indexer.contract.manifest import (
     ID_INDEX,
     INDEX,
@@ -25,7 +25,8 @@ from indexer.contract.manifest import (
     VECTORS,
 )
 from indexer.contract.snapshot import SnapshotError
-from services.feed.loaded import NO_REGION, Loaded
+from services.feed.filters import NO_REGION
+from services.feed.loaded import Loaded
 from tests.damage import flip_byte, replace_file, rewrite_manifest
 from tests.feed.shops import open_shop, reload
 from tests.snapshots import WEIGHTS, Shop, linear_ranker, publish_shop, session_tower
@@ -84,6 +85,12 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+def neighbours_with(folder: Path, place: int, number: int) -> bytes:
+    array = np.load(folder / NEIGHBOURS)
+    array[place] = number
+    return npy(array)
+
+
 def popular_rows_beyond(folder: Path) -> bytes:
     table = pq.read_table(folder / POPULAR)
     file = BytesIO()
@@ -130,16 +137,22 @@ def test_what_a_faulty_builder_left_is_refused_by_name(folder: Path) -> None:
         (VECTORS, npy(np.ones((12, 3), np.float16)), r"vectors\.npy: float16 \(12, 3\), expected float16 12x4"),
         (VECTORS, npy(np.ones((12, 4), np.float32)), r"vectors\.npy: float32"),
         (VECTORS, npy(np.ones(48, np.float16)), r"vectors\.npy: float16 \(48,\), expected float16 12x4"),
-        (NEIGHBOURS, npy(np.zeros((11, 8), np.int32)), r"neighbours\.npy: int32 \(11, 8\), expected int32 12xK"),
-        (NEIGHBOURS, npy(np.zeros((12, 8), np.int64)), r"neighbours\.npy: int64"),
-        (NEIGHBOURS, npy(np.full((12, 8), 12, np.int32)), r"neighbours\.npy: a row outside -1 to 11"),
-        (NEIGHBOURS, npy(np.full((12, 8), -2, np.int32)), r"neighbours\.npy: a row outside -1 to 11"),
+        (NEIGHBOURS, npy(np.zeros((12, 8), np.int32)), r"neighbours\.npy: int32 \(12, 8\), expected int32 K"),
+        (NEIGHBOURS, npy(np.zeros(11, np.int32)), r"int32 \[11\] and float16 \[\d+\], expected \[12 \+ 1 \+ E\]"),
+        (NEIGHBOURS, neighbours_with(folder, 0, 1), r"neighbours\.npy: lists that do not follow one another"),
+        (NEIGHBOURS, npy(np.zeros(12, np.int64)), r"neighbours\.npy: int64"),
+        (NEIGHBOURS, neighbours_with(folder, -1, 12), r"neighbours\.npy: a row outside 0 to 11"),
+        (NEIGHBOURS, neighbours_with(folder, -1, -1), r"neighbours\.npy: a row outside 0 to 11"),
         (
             SIMILARITIES,
-            npy(np.ones((12, 7), np.float16)),
-            r"similarities\.npy: float16 \(12, 7\), expected float16 12x8",
+            npy(np.ones(7, np.float16)),
+            r"int32 \[\d+\] and float16 \[7\], expected \[12 \+ 1 \+ E\]",
         ),
-        (SIMILARITIES, npy(np.full((12, 8), np.nan, np.float16)), r"similarities\.npy: a number is not finite"),
+        (
+            SIMILARITIES,
+            npy(np.load(folder / SIMILARITIES) * np.nan),
+            r"similarities\.npy: a number is not finite",
+        ),
         (SESSION_TOWER, session_tower(3, 7), "SessionTower|session_tower|dimension"),
         (SESSION_TOWER, linear_ranker(WEIGHTS), r"session_tower\.onnx: has inputs \['features'\]"),
         (INDEX, smaller_index(), r"index\.faiss: 11 x 4, expected 12 x 4"),
@@ -202,12 +215,12 @@ def test_a_mask_is_made_once_however_many_threads_ask(tmp_path: Path, monkeypatc
     shop = open_shop(tmp_path, SHOP)
     make, made, another = shop.items.eligible, [], threading.Event()
 
-    def eligible(category: int | None, region: str) -> Mask:
+    def eligible(category: int | None, region: str, rows: Rows | None = None) -> Mask:
         made.append(region)
         if len(made) > 1:
             another.set()
         another.wait(0.1)
-        return make(category, region)
+        return make(category, region, rows)
 
     monkeypatch.setattr(shop.items, "eligible", eligible)
     with ThreadPoolExecutor(4) as threads:

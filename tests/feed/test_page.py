@@ -280,6 +280,39 @@ async def test_a_closed_door_is_answered_from_the_ladder(tmp_path: Path, snapsho
         assert page.provenance.rung == RANKED
 
 
+async def test_a_closed_door_reads_nothing_of_session_and_user(tmp_path: Path, snapshots: Path) -> None:
+    settings = settings_for(tmp_path, scoring={"prefetch_share": 0.0})
+    async with open_app(settings) as app, client(app) as feed:
+        await feed.record("s1", viewed("i5", event_id="e1"))
+        page = await feed.feed(session_id="s1", priority=feed_pb2.PRIORITY_PREFETCH)
+        assert (page.provenance.rung, list(page.provenance.reasons)) == (POPULAR, ["admission"])
+        assert "session" not in stages(page)
+        page = await feed.feed(session_id="s1")
+        assert (page.provenance.rung, page.provenance.context_events) == (RANKED, 1)
+
+
+async def test_at_a_closed_door_an_answer_that_is_kept_is_served_to_who_asks_by_its_own_events(
+    tmp_path: Path, snapshots: Path
+) -> None:
+    settings = settings_for(tmp_path, scoring={"prefetch_share": 0.0})
+    async with open_app(settings) as app, client(app) as feed:
+        shown = await feed.feed(recent_events=[viewed("i5")])
+        kept = await feed.feed(recent_events=[viewed("i5")], priority=feed_pb2.PRIORITY_PREFETCH)
+        assert (kept.provenance.rung, kept.provenance.cache, list(kept.provenance.reasons)) == (RANKED, LOCAL, [])
+        assert ids(kept) == ids(shown)
+
+
+async def test_the_popularity_page_is_made_once_and_followed_by_pages_of_its_own(feed: Client, app: FeedApp) -> None:
+    first = await feed.feed(page_size=5)
+    again = await feed.feed(page_size=5)
+    assert ids(first) == ids(again)
+    assert first.provenance.response_id != again.provenance.response_id
+    without = await feed.feed(page_size=5, exclude_item_ids=[ids(first)[0]])
+    assert ids(without)[:4] == ids(first)[1:]
+    following = await feed.feed(page_size=5, page_token=again.next_page_token)
+    assert not set(ids(following)) & set(ids(first))
+
+
 async def test_the_cache_can_be_switched_off(tmp_path: Path, snapshots: Path) -> None:
     async with open_app(settings_for(tmp_path, cache={"enabled": False})) as app, client(app) as feed:
         for _ in range(2):

@@ -24,8 +24,9 @@ from protos import feed_pb2
 from services.domain import Priority
 from services.feed.admission import FULL, PERSONAL
 from services.feed.app import FeedApp, open_app
+from services.feed.batcher import Stages
 from services.feed.question import Question
-from services.feed.rerank import Scored
+from services.feed.rerank import Retrieved, rerank, retrieve
 from services.feed.state_keys import StateKeys
 from services.feed.work import Person, Work
 from tests.clock import ManualClock
@@ -248,14 +249,13 @@ async def test_without_a_permit_for_the_personal_step_the_base_ranking_is_served
 
 def breaks(monkeypatch: pytest.MonkeyPatch, app: FeedApp, on_personal: Callable[[], None]) -> None:
     """Calls `on_personal` on the compute thread before each personal step."""
-    score = app.batcher._score
 
-    def broken(works: Sequence[Work]) -> Sequence[Scored]:
+    def broken(works: Sequence[Work]) -> Sequence[Retrieved]:
         if any(work.answer is not None for work in works):
             on_personal()
-        return score(works)
+        return retrieve(works)
 
-    monkeypatch.setattr(app.batcher, "_score", broken)
+    monkeypatch.setattr(app.batcher, "_stages", Stages(broken, rerank))
 
 
 async def test_a_personal_step_that_fails_leaves_the_base_ranking(
@@ -375,10 +375,14 @@ async def recorded(feed: Client, random: Random, *, users: int, items: int) -> d
 async def test_served_scores_are_those_of_the_code_that_the_models_are_learned_with(
     tmp_path: Path, mode: Mode, tower: bool, requests: int
 ) -> None:
-    """1,000 requests, within 1e-4; what was not personal went through float16."""
+    """1,000 requests, within 1e-4; what was not personal went through float16.
+
+    A session vector of a batch differs in its last bits from the same one made alone. Where that makes a number of it
+    round to the next float16, the scores of that request differ by as much as what went through float16.
+    """
     publish_shop(tmp_path / "snapshots", Shop(count=300, hidden=frozenset({4, 5}), tower=tower))
     random = Random(11)
-    compared = 0
+    compared, rounded_otherwise = 0, 0
     patient = {"timeout_ms": 20_000}
     settings = settings_for(
         tmp_path,
@@ -409,8 +413,10 @@ async def test_served_scores_are_those_of_the_code_that_the_models_are_learned_w
             expected = dict(zip(found.rows[: len(scores)].tolist(), scores.tolist(), strict=True))
             head = [(int(item.item_id[1:]), item.score) for item in page.items][: len(expected)]
             assert {row for row, _ in head} == set(expected)
-            for row, score in head:
-                assert score == pytest.approx(expected[row], abs=1e-4 if exact else 5e-3)
+            nonlocal rounded_otherwise
+            worst = max(abs(score - expected[row]) for row, score in head)
+            assert worst <= (1e-4 if mode == "personal" else 5e-3)
+            rounded_otherwise += exact and worst > 1e-4
             return len(head)
 
         for _ in range(requests // 20):
@@ -422,3 +428,4 @@ async def test_served_scores_are_those_of_the_code_that_the_models_are_learned_w
                     asked.append(check(user, rows, random.choice(["", "", *CATEGORIES])))
             compared += sum(await asyncio.gather(*asked))
     assert compared > 40 * requests
+    assert rounded_otherwise <= 3

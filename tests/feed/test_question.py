@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fallback.ladder import Reason
 from indexer.contract.features import Context, make_context
 from services.domain import EventType, FeedRequest, Priority, ShopEvent
-from services.feed.loaded import NO_REGION, Loaded
+from services.feed.filters import NO_REGION
+from services.feed.loaded import Loaded
 from services.feed.question import Question, ask
 from services.feed.trace import Trace
 from tests.feed.shops import open_shop, question

