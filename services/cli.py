@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from services.cli_bench import bench
 from services.cli_events import events
 from services.cli_index import index
 from services.command import ConfigOption, JsonOption, SnapshotsOption, errors, given
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(index, name="index")
 app.add_typer(events, name="events")
+app.add_typer(bench, name="bench")
 
 
 @app.command()

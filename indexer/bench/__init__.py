@@ -1,0 +1,1 @@
+"""Measuring the offline side: a synthetic catalogue of any size, and the index upon it."""

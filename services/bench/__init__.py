@@ -1,0 +1,1 @@
+"""Measuring the online side: load, batches."""
