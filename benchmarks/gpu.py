@@ -111,6 +111,7 @@ def build(vectors: Half, settings: AnnSettings, folder: Path) -> tuple[list[Cand
         np.arange(len(vectors)),
         settings,
         folder,
+        typical=np.empty((0, vectors.shape[1]), np.float32),
         threads=os.cpu_count() or 1,
         seed=SEED,
         advance=lambda count: None,

@@ -22,9 +22,14 @@ VectorsOf = Callable[[Sequence[Context]], Floats]
 """The session vectors float32 [B, d] of contexts."""
 
 
+def contexts_of(asked: Sequence[Asked]) -> list[Context]:
+    """The contexts of questions that have one."""
+    return [each.question.context for each in asked if len(each.question.context)]
+
+
 def contexts_to_tune_by(asked: Sequence[Asked], items: int, wanted: int, seed: int) -> list[Context]:
     """`wanted` contexts: those of questions, then single items."""
-    known = [each.question.context for each in asked if len(each.question.context)][:wanted]
+    known = contexts_of(asked)[:wanted]
     rows = np.random.default_rng(seed).integers(0, items, wanted - len(known)).astype(np.int32)
     return known + [Context(rows[[at]], np.array([_TYPE], np.uint8)) for at in range(len(rows))]
 

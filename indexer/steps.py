@@ -25,7 +25,7 @@ from indexer.encoding import Encoded, encode_items
 from indexer.event_log import read_log
 from indexer.events import Events, load_events
 from indexer.gates import Gate, gates
-from indexer.golden import contexts_to_tune_by, golden_queries
+from indexer.golden import contexts_of, contexts_to_tune_by, golden_queries
 from indexer.images import set_aside_broken
 from indexer.item_files import write_id_index, write_items
 from indexer.learn.material import Material, moment_of
@@ -202,6 +202,8 @@ def _index(run: Run, encoded: Encoded, night: Night) -> tuple[Tuned, tuple[Golde
     vectors = map_vectors(run.writer.path(names.VECTORS))
     threads, seed = run.settings.thread_count, run.settings.seed
     items, dimension = vectors.shape
+    typical = contexts_of(night.typical)
+    vectors_of = study.vectors_of()
     total = items * passes(items, dimension, len(encoded.first_rows), settings)
     with run.stages.stage("index", total, "items") as advance:
         built = build_indexes(
@@ -209,6 +211,7 @@ def _index(run: Run, encoded: Encoded, night: Night) -> tuple[Tuned, tuple[Golde
             encoded.first_rows,
             settings,
             run.work.folder,
+            typical=vectors_of(typical) if typical else np.empty((0, dimension), np.float32),
             threads=threads,
             seed=seed,
             advance=advance,
@@ -216,7 +219,7 @@ def _index(run: Run, encoded: Encoded, night: Night) -> tuple[Tuned, tuple[Golde
         )
     with run.stages.stage("tune"):
         contexts = contexts_to_tune_by(night.asked, items, settings.tune_queries, seed)
-        tuned = tune(built, vectors, study.vectors_of()(contexts), settings, seed=seed)
+        tuned = tune(built, vectors, vectors_of(contexts), settings, seed=seed)
         index = run.writer.path(names.INDEX)
         shutil.move(tuned.file, index)
-        return tuned, golden_queries(AnnIndex.load(index, vectors, tuned.spec), contexts, study.vectors_of())
+        return tuned, golden_queries(AnnIndex.load(index, vectors, tuned.spec), contexts, vectors_of)

@@ -207,7 +207,7 @@ def bench_ann(
         settings, folder, stages = load_settings(config), Path(name), Stages(reporter_for(sys.stderr))
         index = settings_of(settings.index)
         if snapshots is not None:
-            searched = comparing.Searched(*asked_of(snapshots, comparing.TUNED_BY + comparing.ASKED))
+            searched = comparing.Searched(*asked_of(snapshots, comparing.QUERIES))
         else:
             searched = read_searched(data or _synthetic(folder / "data", items, stages), folder, index, stages)
         compared = comparing.compare(searched.first(items), index, folder, stages)

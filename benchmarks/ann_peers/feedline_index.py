@@ -48,6 +48,7 @@ def feedline(build: Build) -> Built:
         np.arange(len(vectors)),
         settings,
         build.folder,
+        typical=build.work.typical,
         threads=build.build_threads,
         seed=1,
         advance=lambda count: None,

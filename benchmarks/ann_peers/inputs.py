@@ -19,7 +19,7 @@ from indexer.contract.sources import NOTHING
 from indexer.contract.towers import tower_context
 from services.feed.session_vectors import by_mean, by_tower
 
-TUNE, ASK, SEED = 500, 1000, 1
+TUNE, ASK, TYPICAL, SEED = 500, 1000, 2000, 1
 _VIEW = 2
 _EVENTS = 2_000_000
 """The last rows of the events file, out of which sessions are taken."""
@@ -42,16 +42,16 @@ def prepare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     if queries.ndim != 2 or vectors.ndim != 2 or queries.shape[1] != vectors.shape[1] or len(queries) < TUNE + 100:
         wanted = f"at least {TUNE + 100} queries of {vectors.shape[-1]} numbers"
         raise SystemExit(f"{source}: vectors {vectors.shape} and queries {queries.shape}: {wanted} are expected")
-    chosen = np.random.default_rng(SEED).permutation(len(queries))[: TUNE + ASK]
-    tune, ask = queries[chosen[:TUNE]], queries[chosen[TUNE:]]
+    chosen = np.random.default_rng(SEED).permutation(len(queries))[: TUNE + ASK + TYPICAL]
+    tune, ask, typical = np.split(queries[chosen], [TUNE, TUNE + ASK])
     vectors = np.asarray(vectors, np.float16)
-    Work(vectors, tune, least_scores(vectors, tune), ask, least_scores(vectors, ask)).save(folder)
+    Work(vectors, tune, least_scores(vectors, tune), ask, least_scores(vectors, ask), typical).save(folder)
     lengths = np.linalg.norm(vectors[:_ROWS].astype(np.float32), axis=1)
     return {
         "source": source,
         "items": len(vectors),
         "dimension": vectors.shape[1],
-        "queries": {"tuned_by": len(tune), "measured": len(ask)},
+        "queries": {"tuned_by": len(tune), "measured": len(ask), "learned_from": len(typical)},
         "vector_lengths": [round(float(length), 3) for length in (lengths.min(), lengths.max())],
     }
 

@@ -38,20 +38,22 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is searched. `tune` and `ask` float32 [q, d] are other queries; `*_least` float32 [q] their K-th score."""
+    """What is searched. `tune`, `ask`, `typical` float32 [q, d] are other queries each, the last for an index to learn
+    from; `*_least` float32 [q] their K-th score."""
 
     vectors: npt.NDArray[np.float16]
     tune: Floats
     tune_least: Floats
     ask: Floats
     ask_least: Floats
+    typical: Floats
 
     @classmethod
     def load(cls, folder: Path) -> Work:
         """Of the files that `save` wrote; the vectors memory-mapped."""
         vectors = np.load(folder / "vectors.npy", mmap_mode="r", allow_pickle=False)
         rest = np.load(folder / "queries.npz", allow_pickle=False)
-        return cls(vectors, *(rest[name] for name in ("tune", "tune_least", "ask", "ask_least")))
+        return cls(vectors, *(rest[name] for name in ("tune", "tune_least", "ask", "ask_least", "typical")))
 
     def save(self, folder: Path) -> None:
         """Into vectors.npy and queries.npz."""
@@ -62,6 +64,7 @@ class Work:
             tune_least=self.tune_least,
             ask=self.ask,
             ask_least=self.ask_least,
+            typical=self.typical,
         )
 
     def chunks(self) -> Iterator[Floats]:

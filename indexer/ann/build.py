@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.ann.kinds import LISTS, Lists, build_flat, build_graph, graph_bytes
+from indexer.ann.metric import QueryMetric
 from indexer.ann.partition import MakeFlat, list_count, partition
-from indexer.contract.inner_product import width_of
+from indexer.contract.features import Floats
 from indexer.contract.vector_file import Half
 from indexer.progress import Advance
 from indexer.settings import AnnSettings, KindName
@@ -46,8 +47,8 @@ def wanted_kinds(items: int, dimension: int, distinct: int, settings: AnnSetting
     """
     if items <= settings.flat_up_to or list_count(items, distinct) < 2:
         return ()
-    width = width_of(dimension)
-    size = {kind: each.bytes(items, width) for kind, each in LISTS.items()} | {_GRAPH: graph_bytes(items, width)}
+    size = {kind: each.bytes(items, dimension) for kind, each in LISTS.items()}
+    size[_GRAPH] = graph_bytes(items, dimension)
     fitting = tuple(kind for kind in settings.kinds if size[kind] <= settings.memory_mb << 20)
     return fitting or (min(settings.kinds, key=size.__getitem__),)
 
@@ -58,12 +59,14 @@ def build_indexes(
     settings: AnnSettings,
     folder: Path,
     *,
+    typical: Floats,
     threads: int,
     seed: int,
     advance: Advance,
-    make_flat: MakeFlat = faiss.IndexFlatIP,
+    make_flat: MakeFlat = faiss.IndexFlatL2,
 ) -> list[Candidate]:
     """Indexes of float16 [n, d] in row order, in `folder`. `first_rows` int64 [t]: a row of each distinct text.
+    `typical` float32 [q, d]: queries that lists and codes are made for, others than those to tune by; may be none.
 
     `advance` is called with n rows for the lists and for each kind (`passes`). Raises GateFailed when a vector is not
     finite, OSError when a file cannot be written.
@@ -73,7 +76,8 @@ def build_indexes(
     kinds = wanted_kinds(items, dimension, len(first_rows), settings)
     if not kinds:
         return [_written(build_flat(vectors, advance), FLAT, FLAT, folder)]
-    parts = partition(vectors, first_rows, list_count(items, len(first_rows)), seed, advance, make_flat=make_flat)
+    lists, metric = list_count(items, len(first_rows)), QueryMetric.of(typical, dimension)
+    parts = partition(vectors, first_rows, lists, seed, advance, metric=metric, make_flat=make_flat)
     out = []
     for kind in kinds:
         made = LISTS.get(kind)

@@ -17,11 +17,11 @@ _TEMPORARY = 1 << 30
 
 
 def flat_maker(settings: AnnSettings) -> MakeFlat:
-    """What makes exact indexes, of float32, where the settings want them. Raises SettingsError without a device."""
+    """What makes exact indexes by distance where the settings want them. Raises SettingsError without a device."""
     if settings.device == "cpu":
-        return faiss.IndexFlatIP
+        return faiss.IndexFlatL2
     try:
         makers = open_device(settings.device_id, temp_bytes=_TEMPORARY)
     except NoCuda as error:
         raise SettingsError(f"index.ann.device: cuda: {error}") from error
-    return lambda dimension: makers.flat(dimension, False)
+    return makers.nearest

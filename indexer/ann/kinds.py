@@ -66,7 +66,7 @@ def build_graph(partition: Partition, vectors: Half, advance: Advance) -> faiss.
     faiss.omp_set_num_threads(1)
     try:
         index = faiss.IndexHNSWSQ(
-            partition.width,
+            vectors.shape[1],
             faiss.ScalarQuantizer.QT_8bit,  # type: ignore[arg-type]
             DEGREE,
             faiss.METRIC_INNER_PRODUCT,
@@ -74,37 +74,37 @@ def build_graph(partition: Partition, vectors: Half, advance: Advance) -> faiss.
         index.hnsw.efConstruction = _CONSTRUCTION
         index.train(partition.sample)
         for _, chunk in chunks(vectors):
-            index.add(partition.widen(chunk))
+            index.add(partition.metric.moved(chunk))
             advance(len(chunk))
     finally:
         faiss.omp_set_num_threads(threads)
-    return _for_queries(index, vectors.shape[1])
+    return _asked_through(partition.metric.queries, index)
 
 
 def _sq8(partition: Partition, vectors: Half, seed: int, advance: Advance) -> faiss.Index:
     del seed
     index = faiss.IndexIVFScalarQuantizer(
         _quantizer(partition.centroids),
-        partition.width,
+        vectors.shape[1],
         len(partition.centroids),
         faiss.ScalarQuantizer.QT_8bit,
         faiss.METRIC_INNER_PRODUCT,
     )
-    _filled(index, partition, vectors, partition.widen, partition.sample, advance)
-    return _for_queries(index, vectors.shape[1])
+    _filled(index, partition, vectors, partition.metric.moved, partition.sample, advance)
+    return _asked_through(partition.metric.queries, index)
 
 
 def _pq(partition: Partition, vectors: Half, seed: int, advance: Advance) -> faiss.Index:
-    width, lists = partition.width, len(partition.centroids)
+    width, lists = vectors.shape[1], len(partition.centroids)
     coarse = faiss.IndexIVFPQ(_quantizer(partition.centroids), width, lists, width // 2, 4, faiss.METRIC_INNER_PRODUCT)
     coarse.by_residual = False
     coarse.pq.cp.seed = seed
-    _filled(coarse, partition, vectors, partition.widen, partition.sample, advance)
-    return _for_queries(faiss.IndexIVFPQFastScan(coarse), vectors.shape[1])
+    _filled(coarse, partition, vectors, partition.metric.moved, partition.sample, advance)
+    return _asked_through(partition.metric.queries, faiss.IndexIVFPQFastScan(coarse))
 
 
 def _rabitq(partition: Partition, vectors: Half, seed: int, advance: Advance) -> faiss.Index:
-    width, dimension = partition.width, vectors.shape[1]
+    width, metric = vectors.shape[1], partition.metric
     numbers = np.random.default_rng(seed).standard_normal((width, width))
     rotation = np.linalg.qr(numbers)[0].astype(np.float32)
 
@@ -114,17 +114,12 @@ def _rabitq(partition: Partition, vectors: Half, seed: int, advance: Advance) ->
     lists = faiss.IndexIVFRaBitQ(
         _quantizer(turned(partition.centroids)), width, len(partition.centroids), faiss.METRIC_INNER_PRODUCT
     )
-    _filled(lists, partition, vectors, lambda chunk: turned(partition.widen(chunk)), turned(partition.sample), advance)
-    return _asked_through(rotation[:, :dimension], faiss.IndexIVFRaBitQFastScan(lists))
-
-
-def _for_queries(index: faiss.Index, dimension: int) -> faiss.Index:
-    """The index, asked with vectors that are not widened: the numbers that widening adds are 0 in a query."""
-    return index if index.d == dimension else _asked_through(np.eye(index.d, dimension, dtype=np.float32), index)
+    _filled(lists, partition, vectors, lambda chunk: turned(metric.moved(chunk)), turned(partition.sample), advance)
+    return _asked_through(rotation @ metric.queries, faiss.IndexIVFRaBitQFastScan(lists))
 
 
 def _asked_through(matrix: Floats, index: faiss.Index) -> faiss.Index:
-    """The index, asked with `matrix` float32 [width, d] times the query."""
+    """The index, asked with `matrix` float32 [d, d] times the query."""
     turn = faiss.LinearTransform(matrix.shape[1], matrix.shape[0], False)
     faiss.copy_array_to_vector(np.ascontiguousarray(matrix).ravel(), turn.A)
     turn.is_trained = True

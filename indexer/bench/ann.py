@@ -17,6 +17,7 @@ import numpy.typing as npt
 from indexer.ann.build import Candidate, build_indexes, write_index
 from indexer.ann.filters import random_items, whole_lists
 from indexer.ann.kinds import LISTS
+from indexer.ann.metric import QueryMetric
 from indexer.ann.partition import partition
 from indexer.ann.trials import Trials
 from indexer.ann.truth import exact_truth, recall
@@ -31,6 +32,7 @@ from indexer.settings import AnnSettings, IndexSettings
 
 TUNED_BY = 256
 ASKED = 512
+QUERIES = TUNED_BY + ASKED + 2048
 _LISTS_OF = 4096, 4_000_000
 _NARROW = 64
 _SHARES = (0.1, 0.01)
@@ -39,7 +41,7 @@ _SHARES = (0.1, 0.01)
 @dataclass(frozen=True, slots=True)
 class Searched:
     """A catalogue: vectors float16 [n, d], a row of each distinct text int64 [t], session vectors float32 [q, d]: the
-    first TUNED_BY to tune by, the rest to ask."""
+    first TUNED_BY to tune by, the next ASKED to ask, the rest for lists and codes to learn from."""
 
     vectors: Half
     first_rows: npt.NDArray[np.int64]
@@ -90,11 +92,19 @@ class Compared:
 
 def compare(searched: Searched, settings: IndexSettings, folder: Path, stages: Stages) -> Compared:
     """Builds and tunes both in `folder`."""
-    vectors, asked = searched.vectors, searched.queries[TUNED_BY:]
+    vectors, asked = searched.vectors, searched.queries[TUNED_BY : TUNED_BY + ASKED]
+    typical = searched.queries[TUNED_BY + ASKED :]
     ann, threads, seed = settings.ann, settings.thread_count, settings.seed
     with stages.stage("index"):
         built = build_indexes(
-            vectors, searched.first_rows, ann, folder, threads=threads, seed=seed, advance=lambda rows: None
+            vectors,
+            searched.first_rows,
+            ann,
+            folder,
+            typical=typical,
+            threads=threads,
+            seed=seed,
+            advance=lambda rows: None,
         )
     with stages.stage("tune"):
         tuned = tune(built, vectors, searched.queries[:TUNED_BY], ann, seed=seed)
@@ -124,7 +134,8 @@ def _reference(searched: Searched, settings: AnnSettings, folder: Path, seed: in
     vectors, (lists, at) = searched.vectors, _LISTS_OF
     rows = searched.first_rows
     wanted = min(max(2, round(lists * (len(vectors) / at) ** 0.5)), max(2, len(rows) // 39))
-    parts = partition(vectors, rows, wanted, seed, lambda done: None)
+    metric = QueryMetric.of(np.empty((0, vectors.shape[1]), np.float32), vectors.shape[1])
+    parts = partition(vectors, rows, wanted, seed, lambda done: None, metric=metric)
     file = folder / "reference.faiss"
     write_index(LISTS["ivf_sq8"].build(parts, vectors, seed, lambda done: None), file)
     made = Candidate(f"ivf{wanted},sq8", "ivf_sq8", file)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from indexer.bench.ann import ASKED, TUNED_BY, Searched
+from indexer.bench.ann import QUERIES, TUNED_BY, Searched
 from indexer.catalogue import load_catalogue
 from indexer.contract.features import PURCHASE, Context, Floats, query_vector
 from indexer.contract.vector_file import Half, map_vectors
@@ -67,7 +67,7 @@ def read_searched(data: Path, folder: Path, settings: IndexSettings, stages: Sta
 
 def _queries(work: Workspace, events: Path, vectors: Half, settings: IndexSettings) -> Floats:
     """Vectors of sessions drawn by a hash of their ids: of 1 to 5 of their latest items."""
-    wanted = {"file": str(events), "wanted": TUNED_BY + ASKED}
+    wanted = {"file": str(events), "wanted": QUERIES}
     sessions = work.sql.execute(_SESSIONS, wanted).fetchall()
     if len(sessions) < 2 * TUNED_BY:
         raise InputError(f"{events}: {len(sessions)} sessions with two items, expected at least {2 * TUNED_BY}")

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from indexer.contract.features import Floats
-from indexer.contract.inner_product import as_wide
 from indexer.contract.items import Mask, Rows
 from indexer.contract.manifest import IndexSpec, SearchPoint
 from indexer.contract.vector_file import Half, half_index
@@ -57,7 +56,7 @@ class AnnIndex:
     @classmethod
     def load(cls, path: Path, vectors: Half, spec: IndexSpec) -> AnnIndex:
         """Raises ValueError as `read_index`."""
-        return cls(read_index(path, vectors, spec), vectors, spec)
+        return cls(read_index(path, vectors), vectors, spec)
 
     @property
     def count(self) -> int:
@@ -71,11 +70,10 @@ class AnnIndex:
 
     def inside(self, queries: Floats) -> Floats:
         """The queries float32 [q, d] as the inverted lists have them."""
-        wide = as_wide(queries, self._index.d)
         if not isinstance(self._index, faiss.IndexPreTransform):
-            return wide
+            return queries
         turn = faiss.downcast_VectorTransform(self._index.chain.at(0))  # type: ignore[attr-defined]
-        return np.asarray(turn.apply(wide), np.float32)
+        return np.asarray(turn.apply(queries), np.float32)
 
     def select(self, mask: Mask) -> Selection:
         """Prepares a filter: `mask` bool [n], True for what it leaves."""
@@ -103,7 +101,7 @@ class AnnIndex:
         times = min(point.refine, left / max(1, k))
         inner, kept_alive = self._parameters(point.nprobe, selection)
         if not point.refine:
-            found: Found = self._index.search(as_wide(queries, self._index.d), k, params=inner)
+            found: Found = self._index.search(queries, k, params=inner)
         else:
             outer = faiss.IndexRefineSearchParameters()
             outer.k_factor, outer.base_index_params = max(1.0, times), inner
@@ -156,12 +154,11 @@ def require_finite(queries: Floats) -> None:
         raise ValueError("a query vector is not finite")
 
 
-def read_index(path: Path, vectors: Half, spec: IndexSpec) -> faiss.Index:
-    """The index in a file. Raises ValueError when it does not hold `vectors` [n, d], or their widened form."""
+def read_index(path: Path, vectors: Half) -> faiss.Index:
+    """The index in a file. Raises ValueError when it does not hold `vectors` [n, d]."""
     loaded = faiss.read_index(str(path))
-    expected = len(vectors), spec.width or vectors.shape[1]
-    if (loaded.ntotal, loaded.d) != expected or loaded.d < vectors.shape[1]:
-        raise ValueError(f"{path.name}: {loaded.ntotal} x {loaded.d}, expected {' x '.join(map(str, expected))}")
+    if (loaded.ntotal, loaded.d) != vectors.shape:
+        raise ValueError(f"{path.name}: {loaded.ntotal} x {loaded.d}, expected {' x '.join(map(str, vectors.shape))}")
     return loaded
 
 

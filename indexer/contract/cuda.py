@@ -21,11 +21,13 @@ class NoCuda(Exception):
 class Makers:
     """How indexes come to a device. All that one makes may be used by one thread at a time.
 
-    flat(d, half)   an empty exact index by inner product, of float16 vectors, or of float32 ones
-    to_device       a copy of an index of the CPU; raises RuntimeError for kinds that FAISS does not have there
+    flat(d)      an empty exact index by inner product, of float16 vectors
+    nearest(d)   an empty exact index by distance, of float32 vectors
+    to_device    a copy of an index of the CPU; raises RuntimeError for kinds that FAISS does not have there
     """
 
-    flat: Callable[[int, bool], faiss.Index]
+    flat: Callable[[int], faiss.Index]
+    nearest: Callable[[int], faiss.Index]
     to_device: Callable[[faiss.Index], faiss.Index]
 
 
@@ -42,14 +44,20 @@ def open_device(device: int, *, temp_bytes: int) -> Makers:
     options.useFloat16 = True
     options.use_cuvs = False
 
-    def flat(dimension: int, half: bool) -> faiss.Index:
-        config = faiss.GpuIndexFlatConfig()
-        config.device = device
-        config.useFloat16 = half
-        config.use_cuvs = False
-        return faiss.GpuIndexFlatIP(resources, dimension, config)
+    def config(half: bool) -> faiss.GpuIndexFlatConfig:
+        out = faiss.GpuIndexFlatConfig()
+        out.device = device
+        out.useFloat16 = half
+        out.use_cuvs = False
+        return out
 
-    return Makers(flat, lambda index: faiss.index_cpu_to_gpu(resources, device, index, options))
+    def flat(dimension: int) -> faiss.Index:
+        return faiss.GpuIndexFlatIP(resources, dimension, config(half=True))
+
+    def nearest(dimension: int) -> faiss.Index:
+        return faiss.GpuIndexFlatL2(resources, dimension, config(half=False))
+
+    return Makers(flat, nearest, lambda index: faiss.index_cpu_to_gpu(resources, device, index, options))
 
 
 def require_faiss(device: int) -> None:

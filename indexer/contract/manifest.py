@@ -93,7 +93,6 @@ class IndexSpec(_Frozen):
     kind: str
     nprobe: int = Field(default=0, ge=0, description="0: the index has no such parameter")
     refine: float = Field(default=0, ge=0, description="times k candidates that are scored exactly; 0: none")
-    width: int = Field(default=0, ge=0, description="numbers of a query, see inner_product; 0: those of the items")
     recall_at_500: float = Field(ge=0, le=1)
     filtered: tuple[SearchPoint, ...] = Field(default=(), description="where filters leave a part; most first")
     table: tuple[TriedPoint, ...] = Field(default=(), description="what was measured")

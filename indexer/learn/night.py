@@ -28,16 +28,18 @@ from indexer.parent import Parent
 from indexer.progress import Stages
 from indexer.settings import IndexSettings
 
-_PROBED = 256
+_PROBED, _TYPICAL = 256, 2048
 _SKEW = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """The models, and the latest questions of the log, by which the index is tuned and the snapshot is probed."""
+    """The models, and the latest questions of the log: `asked`, by which the index is tuned and the snapshot probed;
+    `typical`, others, of which the index learns what is asked."""
 
     models: Models
     asked: Sequence[Asked]
+    typical: Sequence[Asked]
 
 
 def learn_tonight(
@@ -65,7 +67,7 @@ def learn_tonight(
     except NothingToLearn as error:
         return _unlearned(material, settings, folder, stages, str(error))
     models = learn_today(material, rehearsal, folder, stages, settings.ranker, seed=settings.seed)
-    return Night(models, _asked(material, windows, settings))
+    return Night(models, *_asked(material, windows, settings))
 
 
 def check_skew(night: Night, snapshot: Snapshot, settings: IndexSettings) -> float:
@@ -91,7 +93,7 @@ def check_skew(night: Night, snapshot: Snapshot, settings: IndexSettings) -> flo
 
 def _unlearned(material: Material, settings: IndexSettings, folder: Path, stages: Stages, why: str) -> Night:
     method = Method(None, settings.learn.neighbours, settings.query)
-    return Night(without_learning(material, method, folder, stages, settings.ranker, why=why), ())
+    return Night(without_learning(material, method, folder, stages, settings.ranker, why=why), (), ())
 
 
 def _towers(settings: IndexSettings) -> TowerSettings:
@@ -110,9 +112,12 @@ def _towers(settings: IndexSettings) -> TowerSettings:
     )
 
 
-def _asked(material: Material, windows: Windows, settings: IndexSettings) -> list[Asked]:
-    late = questions(material.log, windows.evaluate, windows.end, known=True, seed=settings.seed, limit=_PROBED)
-    return ask(late, material.log, settings.ranker.history)
+def _asked(material: Material, windows: Windows, settings: IndexSettings) -> tuple[list[Asked], list[Asked]]:
+    most = _PROBED + _TYPICAL
+    late = questions(material.log, windows.evaluate, windows.end, known=True, seed=settings.seed, limit=most)
+    asked = ask(late, material.log, settings.ranker.history)
+    probed = set(range(0, len(asked), max(1, len(asked) // _PROBED))[:_PROBED])
+    return [asked[at] for at in sorted(probed)], [each for at, each in enumerate(asked) if at not in probed]
 
 
 def _ranking_of(parent: Parent, material: Material, settings: IndexSettings, stages: Stages) -> ParentRanking | None:

@@ -46,7 +46,7 @@ class Gpu:
 
     def flat(self, chunks: Iterable[Floats], dimension: int) -> DeviceIndex:
         """An exact index of float32 [c, dimension] chunks. Searches of other indexes pass between two chunks."""
-        index = self._held(lambda: self._makers.flat(dimension, True))
+        index = self._held(lambda: self._makers.flat(dimension))
         for chunk in chunks:
             index.add(chunk)
         return index

@@ -20,7 +20,6 @@ from cachetools import LRUCache
 
 from indexer.contract.ann_index import lists_of, read_index
 from indexer.contract.features import Floats
-from indexer.contract.inner_product import as_wide
 from indexer.contract.items import Mask, Rows
 from indexer.contract.manifest import IndexSpec
 from indexer.contract.vector_file import Half
@@ -48,13 +47,10 @@ class GpuRetriever:
     all vectors is the least.
     """
 
-    def __init__(
-        self, gpu: Gpu, index: DeviceIndex, width: int, vectors: Half, spec: IndexSpec | None, slice_bytes: int
-    ) -> None:
+    def __init__(self, gpu: Gpu, index: DeviceIndex, vectors: Half, spec: IndexSpec | None, slice_bytes: int) -> None:
         self.is_exact = spec is None or spec.kind == "flat"
         self._gpu = gpu
         self._index = index
-        self._width = width
         self._vectors = vectors
         self._refine = spec.refine if spec else 0.0
         self._slices: LRUCache[int, _Slice] = LRUCache(
@@ -65,16 +61,16 @@ class GpuRetriever:
     @classmethod
     def exact(cls, gpu: Gpu, vectors: Half, *, slice_bytes: int) -> GpuRetriever:
         """All of `vectors` float16 [n, d], memory-mapped, onto the device."""
-        return cls(gpu, gpu.flat(_chunks(vectors), vectors.shape[1]), vectors.shape[1], vectors, None, slice_bytes)
+        return cls(gpu, gpu.flat(_chunks(vectors), vectors.shape[1]), vectors, None, slice_bytes)
 
     @classmethod
     def load(cls, gpu: Gpu, index: Path, vectors: Half, *, index_spec: IndexSpec, slice_bytes: int) -> GpuRetriever:
         """The snapshot's index onto the device. Raises ValueError when it lacks vectors, or is of a kind for CPUs."""
-        loaded = read_index(index, vectors, index_spec)
+        loaded = read_index(index, vectors)
         lists = lists_of(loaded)
         if lists is not None:
             lists.nprobe = index_spec.nprobe
-        return cls(gpu, gpu.clone(loaded), loaded.d, vectors, index_spec, slice_bytes)
+        return cls(gpu, gpu.clone(loaded), vectors, index_spec, slice_bytes)
 
     def search(self, queries: Floats, mask: Mask, k: int) -> list[Nearest]:
         """As `Retriever.search`. `mask` must not change afterwards: indexes are kept by its identity.
@@ -101,7 +97,7 @@ class GpuRetriever:
     def _unfiltered(self, queries: Floats, k: int) -> list[Nearest]:
         """The best `k` of all; where the snapshot refines, of so many times `k`, scored by the vectors."""
         deep = min(math.ceil(max(1.0, self._refine) * k), len(self._vectors), MOST)
-        scores, rows = self._index.search(as_wide(queries, self._width), deep)
+        scores, rows = self._index.search(queries, deep)
         found: list[Nearest] = []
         for query, score, row in zip(queries, scores, rows, strict=True):
             known = row[row >= 0].astype(np.int32)
@@ -115,7 +111,7 @@ class GpuRetriever:
 
     def _thinned(self, queries: Floats, mask: Mask, deep: int, k: int) -> list[Nearest]:
         """The best `k` of the best `deep` of all that `mask` allows."""
-        scores, rows = self._index.search(as_wide(queries, self._width), deep)
+        scores, rows = self._index.search(queries, deep)
         kept = mask[rows] & (rows >= 0)
         return [
             (row[keep][:k].astype(np.int32), score[keep][:k])

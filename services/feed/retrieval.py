@@ -37,8 +37,8 @@ class Retriever:
 
     @classmethod
     def load(cls, index: Path, vectors: Half, *, index_spec: IndexSpec, exact_below: int, threads: int) -> Retriever:
-        """Reads the index. Raises ValueError when it does not hold `vectors` [n, d], or their widened form."""
-        loaded = read_index(index, vectors, index_spec)
+        """Reads the index. Raises ValueError when it does not hold `vectors` [n, d]."""
+        loaded = read_index(index, vectors)
         return cls(loaded, vectors, index_spec=index_spec, exact_below=exact_below, threads=threads)
 
     def search(self, queries: Floats, mask: Mask, k: int) -> list[Nearest]:

@@ -12,18 +12,22 @@ from services.feed.gpu import Gpu
 def makers_on_the_cpu() -> Makers:
     """What a device is asked for, done by the CPU."""
 
-    def flat(dimension: int, half: bool) -> faiss.Index:
-        if not half:
-            return faiss.IndexFlatIP(dimension)
+    def flat(dimension: int) -> faiss.Index:
         return faiss.IndexScalarQuantizer(dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
 
     def clone(index: faiss.Index) -> faiss.Index:
-        kinds = faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexIVFScalarQuantizer | faiss.IndexIVFPQ
+        kinds = (
+            faiss.IndexPreTransform
+            | faiss.IndexFlat
+            | faiss.IndexIVFFlat
+            | faiss.IndexIVFScalarQuantizer
+            | faiss.IndexIVFPQ
+        )
         if not isinstance(index, kinds):
             raise RuntimeError("This index type is not implemented on GPU.")  # noqa: TRY004 - as FAISS does
         return faiss.clone_index(index)
 
-    return Makers(flat, clone)
+    return Makers(flat, faiss.IndexFlatL2, clone)
 
 
 def on_the_cpu() -> Gpu:

@@ -58,11 +58,11 @@ def test_only_the_devices_thread_touches_its_indexes() -> None:
             seen.add(threading.get_ident())
             return super().search(*args, **kwargs)  # type: ignore[call-overload]
 
-    def flat(dimension: int, half: bool) -> faiss.Index:
+    def flat(dimension: int) -> faiss.Index:
         seen.add(threading.get_ident())
         return Watched(dimension)
 
-    with closing(Gpu(lambda: Makers(flat, faiss.clone_index))) as gpu:
+    with closing(Gpu(lambda: Makers(flat, faiss.IndexFlatL2, faiss.clone_index))) as gpu:
         index = gpu.flat(chunks(), 8)
         askers = [threading.Thread(target=index.search, args=(chunks()[0], 5)) for _ in range(8)]
         for asker in askers:

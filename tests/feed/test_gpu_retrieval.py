@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.contract.inner_product import widened
 from indexer.contract.manifest import IndexSpec
 from services.feed.gpu import Gpu
 from services.feed.gpu_retrieval import GpuRetriever
@@ -89,15 +88,14 @@ def test_a_query_that_is_not_finite_is_refused(gpu: Gpu) -> None:
 
 def test_the_snapshots_index_is_copied_with_its_lists_to_look_into(gpu: Gpu, tmp_path: Path) -> None:
     many = vectors(MANY)
-    wide = widened(many.astype(np.float32), 1.01)
-    index = faiss.index_factory(wide.shape[1], "IVF16,SQ8", faiss.METRIC_INNER_PRODUCT)
-    index.train(wide)
-    index.add(wide)
+    index = faiss.index_factory(DIMENSION, "IVF16,SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.train(many.astype(np.float32))
+    index.add(many.astype(np.float32))
     file = tmp_path / "index.faiss"
     faiss.write_index(index, str(file))
     mask = np.random.default_rng(0).random(MANY) < 0.7
     for nprobe in (1, 16):
-        spec = IndexSpec(kind="ivf16,sq8", nprobe=nprobe, width=wide.shape[1], recall_at_500=1)
+        spec = IndexSpec(kind="ivf16,sq8", nprobe=nprobe, recall_at_500=1)
         loaded = GpuRetriever.load(gpu, file, many, index_spec=spec, slice_bytes=0)
         (found,) = loaded.search(queries(many, 3), mask, 500)
         check(found, mask)

@@ -31,6 +31,7 @@ def test_an_index_whose_lists_a_device_found_is_as_good(kind: KindName, tmp_path
             np.arange(COUNT),
             settings,
             folder,
+            typical=np.empty((0, DIMENSION), np.float32),
             threads=4,
             seed=1,
             advance=lambda count: None,

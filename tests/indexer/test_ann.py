@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from indexer.ann.build import Candidate, build_indexes, passes, wanted_kinds, write_index
 from indexer.ann.filters import SHARES, random_items, whole_lists
+from indexer.ann.metric import QueryMetric
 from indexer.ann.trials import smallest
 from indexer.ann.truth import exact_truth, recall
 from indexer.ann.tune import Tuned, choose, tune
 from indexer.contract.ann_index import AnnIndex
 from indexer.contract.features import Floats
-from indexer.contract.inner_product import as_wide, widened, width_of
 from indexer.contract.manifest import SearchPoint, TriedPoint
 from indexer.contract.vector_file import Half
 from indexer.errors import GateFailed
@@ -27,6 +27,7 @@ from indexer.settings import AnnSettings, KindName
 from tests.properties import examples
 
 LISTS = AnnSettings(flat_up_to=100)
+NONE = np.empty((0, 32), np.float32)
 KINDS: tuple[KindName, ...] = ("ivf_sq8", "ivf_pq", "ivf_rabitq", "hnsw")
 
 
@@ -46,9 +47,13 @@ Make = Callable[..., Made]
 def make(tmp_path: Path) -> Make:
     """Builds, tunes by every so many-th vector, and loads what was chosen."""
 
-    def made(vectors: Half, settings: AnnSettings, copies: int = 1, queries: Floats | None = None) -> Made:
+    def made(
+        vectors: Half, settings: AnnSettings, copies: int = 1, queries: Floats | None = None, typical: Floats = NONE
+    ) -> Made:
         first = np.arange(0, len(vectors), copies)
-        built = build_indexes(vectors, first, settings, tmp_path, threads=1, seed=1, advance=lambda rows: None)
+        built = build_indexes(
+            vectors, first, settings, tmp_path, typical=typical, threads=1, seed=1, advance=lambda rows: None
+        )
         asked = vectors[:: max(1, len(vectors) // 64)].astype(np.float32) if queries is None else queries
         tuned = tune(built, vectors, asked, settings, seed=1)
         return Made(built, tuned, AnnIndex.load(tuned.file, vectors, tuned.spec))
@@ -190,7 +195,6 @@ def test_vectors_of_unlike_lengths_are_found_in_few_lists(make: Make) -> None:
     made = make(vectors, LISTS.model_copy(update={"kinds": ("ivf_sq8",)}), queries=queries)
     spec, lists = made.tuned.spec, made.index.lists
     assert lists is not None
-    assert (lists.d, spec.width) == (48, 0)
     assert spec.recall_at_500 >= 0.95
     assert spec.nprobe <= lists.nlist // 2
 
@@ -263,19 +267,39 @@ def test_kinds_that_take_too_much_memory_are_not_tried(memory_mb: int, kinds: tu
 
 def test_progress_counts_every_pass_over_the_rows(tmp_path: Path) -> None:
     done: list[int] = []
-    build_indexes(clustered(5000), np.arange(5000), LISTS, tmp_path, threads=1, seed=1, advance=done.append)
+    build_indexes(
+        clustered(5000), np.arange(5000), LISTS, tmp_path, typical=NONE, threads=1, seed=1, advance=done.append
+    )
     assert sum(done) == 5000 * passes(5000, 32, 5000, LISTS)
 
 
 @examples(100)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
-def test_widening_keeps_inner_products_and_makes_all_equally_long(seed: int, dimension: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(0, 100))
+def test_in_the_metric_of_the_queries_inner_products_stay_what_they_were(seed: int, dimension: int, count: int) -> None:
     random = np.random.default_rng(seed)
     vectors = (random.standard_normal((7, dimension)) * random.gamma(2, 2, (7, 1))).astype(np.float32)
+    typical = (random.standard_normal((count, dimension)) * random.gamma(1, 1, dimension)).astype(np.float32)
+    metric = QueryMetric.of(typical, dimension)
     queries = random.standard_normal((3, dimension)).astype(np.float32)
-    longest = float(np.linalg.norm(vectors, axis=1).max())
-    wide = widened(vectors, longest)
-    assert wide.shape == (7, width_of(dimension))
-    assert wide.shape[1] > dimension
-    assert np.linalg.norm(wide, axis=1) == pytest.approx(longest, rel=1e-3)
-    assert as_wide(queries, wide.shape[1]) @ wide.T == pytest.approx(queries @ vectors.T, abs=1e-4)
+    assert queries @ metric.queries.T @ metric.moved(vectors).T == pytest.approx(
+        queries @ vectors.T, rel=1e-3, abs=1e-3
+    )
+
+
+@pytest.mark.parametrize("kind", ["ivf_sq8", "ivf_rabitq"])
+def test_queries_that_lie_in_few_directions_are_answered_by_few_lists(make: Make, kind: KindName) -> None:
+    """Session vectors are not items: most of what makes items unlike each other does not concern them."""
+    vectors = clustered(12_000)
+    directions = np.random.default_rng(2).standard_normal((4, 32))
+    asked = np.random.default_rng(3).standard_normal((1000, 4)).astype(np.float32) @ directions.astype(np.float32)
+    settings = LISTS.model_copy(update={"kinds": (kind,)})
+    blind, seeing = (
+        make(vectors, settings, queries=asked[:128], typical=typical).tuned.spec for typical in (NONE, asked[128:])
+    )
+    costs = [
+        next(each.ms for each in spec.table if (each.nprobe, each.refine) == (spec.nprobe, spec.refine))
+        for spec in (blind, seeing)
+    ]
+    assert seeing.recall_at_500 >= 0.95
+    assert seeing.nprobe <= blind.nprobe / 2
+    assert costs[1] < costs[0]

@@ -25,7 +25,7 @@ def test_what_finds_the_lists_finds_the_list_of_every_item_too(tmp_path: Path) -
     """On a device both are done there; here the maker counts."""
     searched = 0
 
-    class Counted(faiss.IndexFlatIP):
+    class Counted(faiss.IndexFlatL2):
         def search(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
             nonlocal searched
             searched += len(args[0])  # type: ignore[arg-type]
@@ -41,6 +41,7 @@ def test_what_finds_the_lists_finds_the_list_of_every_item_too(tmp_path: Path) -
             np.arange(3000),
             settings,
             tmp_path / name,
+            typical=np.empty((0, 16), np.float32),
             threads=1,
             seed=1,
             advance=lambda count: None,
