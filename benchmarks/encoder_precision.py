@@ -33,7 +33,7 @@ from indexer.learn.encoder_precision import Int8Encoder
 from indexer.learn.evaluate import hits, ndcg, recall
 from indexer.learn.intervals import Bootstrap
 from indexer.learn.questions import Question, questions
-from indexer.learn.retrieval import exact_search
+from indexer.learn.search import exact_search
 from indexer.packaged_model import require_packaged_model
 from indexer.settings import EncoderSettings, Precision
 

@@ -43,10 +43,10 @@ from indexer.learn.retrieval import (
     ask,
     by_tower,
     choose_blend,
-    exact_search,
     find,
     repurchase_model,
 )
+from indexer.learn.search import exact_search
 from indexer.learn.tower_export import item_vectors
 from indexer.learn.tower_training import Towers, TowerSettings, later_loss, train
 from indexer.learn.tuned import Past, Window, tuned_baselines

@@ -92,9 +92,10 @@ def demo(
 ) -> None:
     """A real catalogue, a snapshot, the service and a scripted shopper, explained step by step."""
     with errors():
+        from indexer.packaged_model import require_packaged_model
         from services.demo.run import main as run_demo
 
-        code = run_demo(json_output=json_output, keep=keep, data=data)
+        code = run_demo(json_output=json_output, keep=keep, data=data, model=require_packaged_model())
     raise typer.Exit(code)
 
 

@@ -10,7 +10,8 @@ from indexer.contract.towers import Mode
 from indexer.learn.interactions import Interactions
 from indexer.learn.lists import Lists, make_lists
 from indexer.learn.questions import Question, questions
-from indexer.learn.retrieval import Asked, Found, Search, ask, choose_blend, exact_search, find
+from indexer.learn.retrieval import Asked, Found, ask, choose_blend, find
+from indexer.learn.search import Search, exact_search
 from indexer.learn.study import Study
 
 

@@ -30,7 +30,8 @@ from indexer.learn.questions import questions
 from indexer.learn.ranker_export import ranker_bytes
 from indexer.learn.rankers import Chosen, choose, fit
 from indexer.learn.rehearsed import ParentRanking, evaluated
-from indexer.learn.retrieval import Asked, ask, search_in
+from indexer.learn.retrieval import Asked, ask
+from indexer.learn.search import search_in
 from indexer.learn.study import Method, repurchase_before, study
 from indexer.learn.teacher import Teacher
 from indexer.mapped import let_go

@@ -26,16 +26,11 @@ from indexer.learn.histories import Histories
 from indexer.learn.interactions import Interactions
 from indexer.learn.questions import Question
 from indexer.learn.repurchase import fit_repurchase
+from indexer.learn.search import Search
 from indexer.learn.towers import SessionTower
-from indexer.mapped import let_go
 
 Floats = npt.NDArray[np.float32]
-Search = Callable[[Floats, int], Rows]
-"""Rows int32 [B, k] of the highest inner products with queries float32 [B, d], best first; -1 where none is left."""
-
 _BATCH = 256
-_POINTS_A_LIST = 48
-"""Vectors that a list of an inverted index is trained on."""
 _WEIGHTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _OFFSETS = (5.0, 10.0, 20.0, 40.0, 80.0)
 
@@ -126,44 +121,6 @@ def by_tower(tower: SessionTower, vectors: npt.NDArray[np.float16]) -> Callable[
 def by_mean(vectors: npt.NDArray[np.float16], spec: QuerySpec) -> Callable[[Sequence[Context]], Floats]:
     """Session vectors without a tower: the mean of the context's item vectors float16 [n, d]."""
     return lambda contexts: np.stack([query_vector(vectors, context, spec) for context in contexts])
-
-
-def exact_search(vectors: npt.NDArray[np.float16]) -> Search:
-    """Inner products with all of float16 [n, d], by FAISS."""
-    import faiss  # noqa: PLC0415 - its threads are not started for a job that gives an index
-
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    for first in range(0, len(vectors), 65_536):
-        index.add(vectors[first : first + 65_536].astype(np.float32))
-
-    def search(queries: Floats, count: int) -> Rows:
-        return np.asarray(index.search(queries, min(count, index.ntotal))[1], np.int32)
-
-    return search
-
-
-def search_in(vectors: npt.NDArray[np.float16], *, exact_up_to: int, seed: int) -> Search:
-    """Exact up to so many vectors; beyond, a tenth of the lists of an inverted index of bytes: recall@500 about 0.95.
-
-    Exact search costs the product of questions and items, and 4 bytes a number; this one a fifteenth, and 1 byte.
-    """
-    if len(vectors) <= exact_up_to:
-        return exact_search(vectors)
-    import faiss  # noqa: PLC0415 - as above
-
-    lists = 1 << round(np.log2(len(vectors)) / 2)
-    index = faiss.index_factory(vectors.shape[1], f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
-    faiss.extract_index_ivf(index).nprobe = max(1, lists // 10)
-    sample = np.random.default_rng(seed).choice(len(vectors), min(len(vectors), _POINTS_A_LIST * lists), replace=False)
-    index.train(vectors[np.sort(sample)].astype(np.float32))
-    for first in range(0, len(vectors), 65_536):
-        index.add(vectors[first : first + 65_536].astype(np.float32))
-    let_go(vectors)
-
-    def search(queries: Floats, count: int) -> Rows:
-        return np.asarray(index.search(queries, min(count, index.ntotal))[1], np.int32)
-
-    return search
 
 
 def repurchase_model(asked: Sequence[Asked]) -> RepurchaseSpec:

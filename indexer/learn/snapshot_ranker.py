@@ -26,7 +26,8 @@ from indexer.contract.sources import first
 from indexer.contract.towers import OUTPUT, Mode, tower_inputs
 from indexer.contract.vector_file import map_vectors
 from indexer.learn.onnx_file import cpu_session
-from indexer.learn.retrieval import Asked, Found, Retrieval, Search, by_mean, find
+from indexer.learn.retrieval import Asked, Found, Retrieval, by_mean, find
+from indexer.learn.search import Search
 
 Floats = npt.NDArray[np.float32]
 _BATCH = 64

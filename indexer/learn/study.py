@@ -24,7 +24,8 @@ from indexer.contract.towers import Mode
 from indexer.learn.interactions import Interactions
 from indexer.learn.material import Material
 from indexer.learn.questions import questions
-from indexer.learn.retrieval import Retrieval, Search, ask, by_mean, by_tower, repurchase_model
+from indexer.learn.retrieval import Retrieval, ask, by_mean, by_tower, repurchase_model
+from indexer.learn.search import Search
 from indexer.learn.tower_export import write_item_vectors
 from indexer.learn.tower_training import Towers, TowerSettings, later_loss, train
 from indexer.mapped import let_go

@@ -16,7 +16,6 @@ from typing import Any
 
 from indexer.contract.manifest import REPORT
 from indexer.contract.snapshot import current_id
-from indexer.packaged_model import require_packaged_model
 from services.client import FeedClient
 from services.demo import shopper
 from services.demo.children import Service, run_command, serving
@@ -41,9 +40,10 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Places:
-    """Everything that the demo writes lies in one folder; a second run finds it there."""
+    """Everything that the demo writes lies in one folder; a second run finds it there. `model`: the encoder's folder."""
 
     data: Path
+    model: str
 
     @property
     def snapshots(self) -> Path:
@@ -66,14 +66,14 @@ class Places:
         return self.data / "serve.log"
 
 
-def main(*, json_output: bool, keep: bool, data: Path) -> int:
+def main(*, json_output: bool, keep: bool, data: Path, model: str) -> int:
     """The exit code: 0 when every step showed what it claims, 1 when one did not, 130 after Ctrl-C.
 
     Raises StartError when something that the demo needs is not there.
     """
     story = Story(open_console(to_stderr=json_output))
     try:
-        return asyncio.run(_interruptible(story, Places(data.resolve()), json_output=json_output, keep=keep))
+        return asyncio.run(_interruptible(story, Places(data.resolve(), model), json_output=json_output, keep=keep))
     except (KeyboardInterrupt, asyncio.CancelledError):
         story.say("\ninterrupted; the demo's processes are ended")
         return _INTERRUPTED
@@ -195,7 +195,7 @@ def _settings(places: Places) -> str:
             f"snapshots.folder = {json.dumps(str(places.snapshots))}",
             f"state.folder = {json.dumps(str(places.state))}",
             f"index.vector_store = {json.dumps(str(places.data / 'vectors'))}",
-            f"index.encoder.model = {json.dumps(require_packaged_model())}",
+            f"index.encoder.model = {json.dumps(places.model)}",
             *LEARNING,
             "",
         )

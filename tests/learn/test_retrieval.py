@@ -19,12 +19,11 @@ from indexer.learn.retrieval import (
     ask,
     by_tower,
     choose_blend,
-    exact_search,
     find,
     padded,
     repurchase_model,
-    search_in,
 )
+from indexer.learn.search import exact_search, search_in
 from indexer.learn.tower_export import item_vectors
 from indexer.learn.tower_training import TowerSettings, train
 from indexer.neighbours import write_neighbours
