@@ -40,7 +40,7 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Places:
-    """Everything that the demo writes lies in the folder `data`; a second run finds it there. `model`: the encoder's."""
+    """Everything that the demo writes lies in the folder `data`; a second run finds it there. `model` encodes."""
 
     data: Path
     model: str
