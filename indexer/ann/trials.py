@@ -41,17 +41,21 @@ class Trials:
         spec = IndexSpec(kind=candidate.name, recall_at_500=0)
         return cls(candidate, AnnIndex.load(candidate.file, vectors, spec), vectors, truth)
 
-    def run(self, floor: float) -> None:
+    def run(self, floor: float, least_ms: float = math.inf) -> None:
         """For each depth of refinement, the least nprobe with recall, less its error, >= `floor`.
 
-        A depth is given up where it costs more than what already holds the floor, or where more lists find no more.
+        A depth is given up where it costs more than `least_ms`, at which another index holds the floor, or than what
+        already holds it here, or where more lists find no more.
         """
         lists = self.candidate.lists
         most = self.index.lists.nlist if self.index.lists is not None else _WIDEST_GRAPH
         start = 1 if self.index.lists is not None else self.truth.k
         for refine in lists.refine if lists else _DEPTHS_OF_GRAPHS:
-            least = min((each.ms for each in self.tried if each.low >= floor), default=math.inf)
-            smallest(partial(self.measure, refine, least), floor, start, most)
+            smallest(partial(self.measure, refine, min(least_ms, self.holding_ms(floor))), floor, start, most)
+
+    def holding_ms(self, floor: float) -> float:
+        """The least cost at which the floor was held; infinite where it was not."""
+        return min((each.ms for each in self.tried if each.low >= floor), default=math.inf)
 
     def measure(self, refine: float, least_ms: float, nprobe: int) -> float:
         """Recall at a point less its error; noted with its cost. NaN, and nothing noted, where it costs `least_ms`."""

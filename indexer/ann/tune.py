@@ -6,6 +6,7 @@ Session vectors that no model has learned from are the queries, exact search is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,10 +43,12 @@ def tune(candidates: Sequence[Candidate], vectors: Half, queries: Floats, settin
         return Tuned(candidates[0].file, IndexSpec(kind=FLAT, recall_at_500=1.0), [])
     truth = exact_truth(vectors, queries)
     trials = [Trials.of(each, vectors, truth) for each in candidates]
-    best: list[TriedPoint] = []
+    least_ms = math.inf
     for each in trials:
-        each.run(settings.recall_floor)
-        best.append(choose(each.tried, settings.recall_floor, settings.max_ms))
+        each.run(settings.recall_floor, least_ms)
+        least_ms = min(least_ms, each.holding_ms(settings.recall_floor))
+    trials = [each for each in trials if each.tried]
+    best = [choose(each.tried, settings.recall_floor, settings.max_ms) for each in trials]
     chosen = choose(best, settings.recall_floor, settings.max_ms)
     winner = trials[best.index(chosen)]
     timed = measured_ms([(each.index, _point(point)) for each, point in zip(trials, best, strict=True)], queries)
