@@ -82,9 +82,7 @@ def _nearest(works: Sequence[Work], vectors: Sequence[Floats | None]) -> Sequenc
         return [None] * len(works)
     queries = np.stack([vector for vector in vectors if vector is not None])
     more = max(len(work.question.context) for work in works)
-    found = asked.loaded.retriever.search(
-        queries, asked.loaded.eligible(asked.category, asked.region), CANDIDATES + more
-    )
+    found = asked.loaded.retriever.search(queries, asked.loaded.among(asked.category, asked.region), CANDIDATES + more)
     return [
         without(rows, work.question.context.rows)[:CANDIDATES] if query.any() else NOTHING
         for work, query, (rows, _) in zip(works, queries, found, strict=True)

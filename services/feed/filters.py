@@ -13,7 +13,8 @@ from indexer.contract.items import ItemTable, Mask, Rows
 NO_REGION = "\x00"
 """Stands for every region that the snapshot does not know; no request can spell it."""
 _FILTERS = 1024
-_MASK_BYTES = 64 << 20
+_MASK_BYTES, _ROW_BYTES = 32 << 20, 16 << 20
+_FEW = 1 << 16
 _HEAD = 1 << 16
 DEEPEST = 2500
 """Items over all pages of one feed (2,000 at most), and those that a request excludes (500 at most)."""
@@ -37,8 +38,8 @@ class Filter:
 class Filters:
     """The filters of one snapshot. Safe to call from any thread.
 
-    Whole masks, a byte an item, are kept as far as 64 MiB go. Making one looks at every item: leave it to the compute
-    thread.
+    What is allowed is a mask, a byte an item, or where a category has few items their rows. Making a mask looks at
+    every item: leave it to the compute thread. Masks are kept as far as 32 MiB go, rows as far as 16.
     """
 
     def __init__(self, items: ItemTable) -> None:
@@ -46,6 +47,9 @@ class Filters:
         self._filters_lock, self._masks_lock = threading.Lock(), threading.Lock()
         self._filters: LRUCache[tuple[int | None, str], Filter] = LRUCache(_FILTERS)
         self._masks: LRUCache[tuple[int | None, str], Mask] = LRUCache(_MASK_BYTES, getsizeof=lambda mask: mask.nbytes)
+        self._rows: LRUCache[tuple[int | None, str], Rows] = LRUCache(
+            _ROW_BYTES, getsizeof=lambda rows: rows.nbytes + 64
+        )
         popular = -items.popularity
         self._head = _best(popular, np.arange(items.count, dtype=np.int32), _HEAD)
         self._by_category = np.argsort(items.category, kind="stable").astype(np.int32)
@@ -72,6 +76,17 @@ class Filters:
                     self._masks[key] = mask
         return mask
 
+    def among(self, category: str, region: str) -> Mask | Rows:
+        """What may be shown, not to be written to: bool [n], or rows int32, ascending, of a category of few items."""
+        code, _ = key = self._key(category, region)
+        if code is None or self._starts[code + 1] - self._starts[code] > _FEW:
+            return self.mask(category, region)
+        with self._masks_lock:
+            rows = self._rows.get(key)
+            if rows is None:
+                rows = self._rows[key] = self._of_category(code, category, region)
+        return rows
+
     def most_popular(self, category: str, region: str) -> Rows:
         """At most DEEPEST rows, int32, most popular first, equal ones by row.
 
@@ -86,9 +101,14 @@ class Filters:
                 return head[:DEEPEST]
             rows = np.flatnonzero(self.mask(category, region)).astype(np.int32)
         else:
-            rows = self._by_category[self._starts[code] : self._starts[code + 1]]
-            rows = rows[allowed[rows]]
+            rows = self._of_category(code, category, region)
         return _best(-self._items.popularity[rows], rows, DEEPEST)
+
+    def _of_category(self, code: int, category: str, region: str) -> Rows:
+        rows = self._by_category[self._starts[code] : self._starts[code + 1]]
+        rows = rows[self.rows(category, region)[rows]]
+        rows.setflags(write=False)
+        return rows
 
     def _key(self, category: str, region: str) -> tuple[int | None, str]:
         if region not in self._items.regions:

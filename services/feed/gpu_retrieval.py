@@ -25,6 +25,7 @@ from indexer.contract.manifest import IndexSpec
 from indexer.contract.vector_file import Half
 from services.feed.gpu import MOST, DeviceIndex, Gpu
 from services.feed.retrieval import Nearest
+from services.feed.slices import mask_of
 
 _CHUNK = 65_536
 _MORE = 1.25
@@ -33,9 +34,9 @@ _MORE = 1.25
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A filter's own index, of `rows` int32 [m]. `mask`: held, so that no other can come to have its identity."""
+    """A filter's own index, of `rows` int32 [m]. `among`: held, so that no other can come to have its identity."""
 
-    mask: Mask
+    among: Mask | Rows
     rows: Rows
     index: DeviceIndex
 
@@ -55,7 +56,7 @@ class GpuRetriever:
         self._refine = spec.refine if spec else 0.0
         self._slices: LRUCache[int, _Slice] = LRUCache(
             max(slice_bytes, vectors.nbytes + len(vectors)),
-            getsizeof=lambda each: each.mask.nbytes + len(each.rows) * vectors.shape[1] * vectors.itemsize,
+            getsizeof=lambda each: each.among.nbytes + len(each.rows) * vectors.shape[1] * vectors.itemsize,
         )
 
     @classmethod
@@ -72,25 +73,26 @@ class GpuRetriever:
             lists.nprobe = index_spec.nprobe
         return cls(gpu, gpu.clone(loaded), vectors, index_spec, slice_bytes)
 
-    def search(self, queries: Floats, mask: Mask, k: int) -> list[Nearest]:
-        """As `Retriever.search`. `mask` must not change afterwards: indexes are kept by its identity.
+    def search(self, queries: Floats, among: Mask | Rows, k: int) -> list[Nearest]:
+        """As `Retriever.search`. `among` must not change afterwards: indexes are kept by its identity.
 
         Raises ValueError when a query is not finite.
         """
         if not np.isfinite(queries).all():
             raise ValueError("a query vector is not finite")
-        allowed = int(np.count_nonzero(mask))
+        items, of_rows = len(self._vectors), among.dtype != np.bool_
+        allowed = len(among) if of_rows else int(np.count_nonzero(among))
         k = min(k, allowed)
         if allowed == 0:
             return [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(queries)
-        if allowed == len(mask):
+        if allowed == items:
             return self._unfiltered(queries, k)
-        deep = math.ceil(_MORE * k * len(mask) / allowed)
+        deep = math.ceil(_MORE * k * items / allowed)
         if deep > MOST or not self.is_exact:
-            return self._slice(queries, mask, k)
-        found = self._thinned(queries, mask, min(deep, len(mask)), k)
+            return self._slice(queries, among, k)
+        found = self._thinned(queries, mask_of(among, items), min(deep, items), k)
         short = [at for at, (rows, _) in enumerate(found) if len(rows) < k]
-        for at, each in zip(short, self._slice(queries[short], mask, k) if short else (), strict=True):
+        for at, each in zip(short, self._slice(queries[short], among, k) if short else (), strict=True):
             found[at] = each
         return found
 
@@ -118,13 +120,13 @@ class GpuRetriever:
             for row, score, keep in zip(rows, scores, kept, strict=True)
         ]
 
-    def _slice(self, queries: Floats, mask: Mask, k: int) -> list[Nearest]:
-        """The best `k` of the rows that `mask` allows, by their own index."""
-        kept = self._slices.get(id(mask))
+    def _slice(self, queries: Floats, among: Mask | Rows, k: int) -> list[Nearest]:
+        """The best `k` of the rows that `among` allows, by their own index."""
+        kept = self._slices.get(id(among))
         if kept is None:
-            rows = np.flatnonzero(mask).astype(np.int32)
-            kept = _Slice(mask, rows, self._gpu.flat(_chunks(self._vectors, rows), self._vectors.shape[1]))
-            self._slices[id(mask)] = kept
+            rows = (np.flatnonzero(among) if among.dtype == np.bool_ else among).astype(np.int32, copy=False)
+            kept = _Slice(among, rows, self._gpu.flat(_chunks(self._vectors, rows), self._vectors.shape[1]))
+            self._slices[id(among)] = kept
         scores, places = kept.index.search(queries, k)
         return [(kept.rows[place], score) for score, place in zip(scores, places, strict=True)]
 

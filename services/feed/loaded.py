@@ -97,6 +97,10 @@ class Loaded:
         """bool [n]: the same of all items. For the compute thread: it looks at every item when it is not kept."""
         return self.filters.mask(category, region)
 
+    def among(self, category: str, region: str) -> Mask | Rows:
+        """The same as a mask bool [n], or as rows int32 where a category has few items: what costs less to make."""
+        return self.filters.among(category, region)
+
     def popular_rows(self, category: str, region: str, count: int) -> Rows:
         """The `count` most popular items that may be shown here, int32, of the lists in the order of the ladder."""
         allowed = self.allowed(category, region)

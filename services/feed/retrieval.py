@@ -41,14 +41,16 @@ class Retriever:
         loaded = read_index(index, vectors)
         return cls(loaded, vectors, index_spec=index_spec, exact_below=exact_below, threads=threads)
 
-    def search(self, queries: Floats, mask: Mask, k: int) -> list[Nearest]:
-        """The best `k` rows for each of `queries` float32 [B, d] among the rows that `mask` (bool [n]) allows; fewer
-        when there are fewer. `mask` must not change afterwards: what is prepared of it is kept by its identity.
+    def search(self, queries: Floats, among: Mask | Rows, k: int) -> list[Nearest]:
+        """The best `k` rows for each of `queries` float32 [B, d]; fewer when there are fewer.
+
+        `among`: a mask bool [n] of what may be found, or its rows int32, ascending. It must not change afterwards: what
+        is prepared of it is kept by its identity.
 
         Raises ValueError when a query is not finite.
         """
         faiss.omp_set_num_threads(self._threads)  # OpenMP keeps this for each thread apart
-        allowed = self._filters.of(mask)
+        allowed = self._filters.of(among)
         if allowed.count == 0:
             return [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(queries)
         if allowed.slice is not None:

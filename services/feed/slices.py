@@ -12,7 +12,7 @@ from indexer.contract.ann_index import AnnIndex, Selection
 from indexer.contract.items import Mask, Rows
 from indexer.contract.vector_file import Half, half_index
 
-_BYTES = 192 << 20
+_BYTES = 160 << 20
 """Of all prepared filters together."""
 
 
@@ -31,24 +31,24 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is kept of a filter. `mask`: held, so that no other mask can come to have its identity."""
+    """What is kept of a filter. `among`: held, so that no other can come to have its identity."""
 
-    mask: Mask
+    among: Mask | Rows
     count: int
     slice: Slice | None = None
     selection: Selection | None = None
 
     @property
     def nbytes(self) -> int:
-        """What it takes, its mask included."""
+        """What it takes, its mask or rows included."""
         prepared = self.slice or self.selection
-        return self.mask.nbytes + (prepared.nbytes if prepared else 0)
+        return max(1, self.among.nbytes) + (prepared.nbytes if prepared else 0)
 
 
 class PreparedFilters:
-    """The filters asked of last, by the identity of their masks. For one thread at a time.
+    """The filters asked of last, by the identity of their masks or rows. For one thread at a time.
 
-    A mask that leaves fewer than `exact_below` items gets a slice; one that leaves all gets neither.
+    What leaves fewer than `exact_below` items gets a slice; what leaves all gets neither.
     """
 
     def __init__(self, index: AnnIndex, vectors: Half, *, exact_below: int) -> None:
@@ -57,20 +57,31 @@ class PreparedFilters:
         self._exact_below = exact_below
         self._kept: LRUCache[int, Prepared] = LRUCache(_BYTES, getsizeof=lambda each: each.nbytes)
 
-    def of(self, mask: Mask) -> Prepared:
-        """`mask` bool [n] must not change afterwards."""
-        found = self._kept.get(id(mask))
+    def of(self, among: Mask | Rows) -> Prepared:
+        """`among`, a mask bool [n] or rows int32, ascending, must not change afterwards."""
+        found = self._kept.get(id(among))
         if found is None:
-            found = self._prepare(mask)
+            found = self._prepare(among)
             if found.nbytes <= _BYTES:
-                self._kept[id(mask)] = found
+                self._kept[id(among)] = found
         return found
 
-    def _prepare(self, mask: Mask) -> Prepared:
-        count = int(np.count_nonzero(mask))
-        if 0 < count < min(self._exact_below, len(mask)):
-            rows = np.flatnonzero(mask).astype(np.int32)
-            return Prepared(mask, count, slice=Slice(rows, half_index(self._vectors[rows])))
-        if 0 < count < len(mask):
-            return Prepared(mask, count, selection=self._index.select(mask))
-        return Prepared(mask, count)
+    def _prepare(self, among: Mask | Rows) -> Prepared:
+        of_rows, items = among.dtype != np.bool_, len(self._vectors)
+        count = len(among) if of_rows else int(np.count_nonzero(among))
+        if count in {0, items}:
+            return Prepared(among, count)
+        if count < self._exact_below:
+            rows = among if of_rows else np.flatnonzero(among)
+            rows = rows.astype(np.int32, copy=False)
+            return Prepared(among, count, slice=Slice(rows, half_index(self._vectors[rows])))
+        return Prepared(among, count, selection=self._index.select(mask_of(among, items)))
+
+
+def mask_of(among: Mask | Rows, items: int) -> Mask:
+    """bool [items] of a mask, or of rows int32."""
+    if among.dtype == np.bool_:
+        return among.view(np.bool_)
+    mask = np.zeros(items, np.bool_)
+    mask[among] = True
+    return mask

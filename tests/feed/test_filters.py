@@ -11,6 +11,7 @@ import pytest
 from indexer.contract.items import SCHEMA, ItemTable, Mask, Rows, build_id_index
 from services.feed import filters
 from services.feed.filters import DEEPEST, NO_REGION, Filters
+from services.feed.slices import mask_of
 from tests.feed.shops import open_shop
 from tests.snapshots import CATEGORIES, Shop
 
@@ -54,6 +55,22 @@ def test_few_rows_are_allowed_as_the_mask_of_all_says(some: ItemTable, category:
     allowed = np.flatnonzero(mask)
     order = allowed[np.argsort(-some.popularity[allowed], kind="stable")]
     assert best.tolist() == order[:DEEPEST].tolist()
+
+
+@pytest.mark.parametrize("category", ["", "3", "unheard of"])
+@pytest.mark.parametrize("region", ["", "north", "mars"])
+@pytest.mark.parametrize("few", [0, 1 << 16])
+def test_what_may_be_found_is_the_same_as_rows_and_as_a_mask(
+    some: ItemTable, monkeypatch: pytest.MonkeyPatch, category: str, region: str, few: int
+) -> None:
+    monkeypatch.setattr(filters, "_FEW", few)
+    found = Filters(some)
+    among = found.among(category, region)
+    assert found.among(category, region) is among
+    assert np.array_equal(mask_of(among, some.count), found.mask(category, region))
+    assert (among.dtype == np.bool_) == (category != "3" or few == 0)
+    with pytest.raises(ValueError, match="read-only"):
+        among[0:1] = 0
 
 
 def test_rows_beyond_the_most_popular_are_found_when_those_do_not_suffice(

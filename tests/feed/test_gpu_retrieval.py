@@ -76,7 +76,7 @@ def test_a_narrow_filters_index_is_made_once_and_bounded(gpu: Gpu, monkeypatch: 
     for mask in sixths:
         retriever.search(queries(many, 1), mask, 600)
     assert len(made) == 9
-    assert sum(each.mask.nbytes + 2 * len(each.rows) * DIMENSION for each in retriever._slices.values()) <= most
+    assert sum(each.among.nbytes + 2 * len(each.rows) * DIMENSION for each in retriever._slices.values()) <= most
 
 
 def test_a_query_that_is_not_finite_is_refused(gpu: Gpu) -> None:

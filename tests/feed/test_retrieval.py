@@ -178,8 +178,10 @@ def test_refined_scores_are_exact_and_found_under_any_filter(tmp_path: Path, sha
     retriever = refined(given, tmp_path)
     mask = np.random.default_rng(6).random(4000) < share
     asked = given[:8].astype(np.float32)
-    for query, found in zip(asked, retriever.search(asked, mask, 30), strict=True):
+    by_rows = retriever.search(asked, np.flatnonzero(mask).astype(np.int32), 30)
+    for query, found, same in zip(asked, retriever.search(asked, mask, 30), by_rows, strict=True):
         check(found, mask)
+        assert np.array_equal(found[0], same[0])
         exact = given.astype(np.float32) @ query
         assert found[1] == pytest.approx(exact[found[0]], abs=1e-4)
         assert np.isin(np.argsort(-np.where(mask, exact, -9))[:30], found[0]).mean() > 0.9
