@@ -70,6 +70,7 @@ async def served_cost(root: Path, requests: Sequence[feed_pb2.GetFeedRequest], c
     settings = {
         "FEEDLINE_CACHE__ENABLED": "false",
         "FEEDLINE_SCORING__THREADS": "1",
+        "FEEDLINE_SCORING__ADMISSION": "fixed",
         "FEEDLINE_CONSOLE__ENABLED": "true",
         "FEEDLINE_CONSOLE__PORT": str(port),
         "OMP_WAIT_POLICY": "PASSIVE",

@@ -49,7 +49,7 @@ class Serve(_Section):
     page_token_key: str = Field(default="", description="the same on all replicas: authenticates page tokens")
     max_page_depth: int = Field(default=1000, ge=1, le=2000, description="items shown over all pages of one feed")
     exact_scan_items: int = Field(
-        default=40_000, ge=0, description="a filter that leaves fewer items is scanned exactly"
+        default=12_000, ge=0, description="a filter that leaves fewer items is scanned exactly"
     )
     as_of: datetime | None = Field(
         default=None, description="a moment at which the clock stands still, for evaluation; UTC where no zone is given"

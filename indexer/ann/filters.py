@@ -16,7 +16,7 @@ from indexer.contract.items import Mask
 from indexer.contract.manifest import SearchPoint
 from indexer.contract.vector_file import Half
 
-SHARES = (0.3, 0.1, 0.03, 0.01)
+SHARES = (0.3, 0.1, 0.03, 0.01, 0.003)
 _QUERIES = 64
 _LEAST = 2 * CANDIDATES
 """Items left: a filter that leaves fewer is always scanned."""

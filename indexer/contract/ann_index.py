@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import faiss
 import numpy as np
@@ -75,14 +75,15 @@ class AnnIndex:
         turn = faiss.downcast_VectorTransform(self._index.chain.at(0))  # type: ignore[attr-defined]
         return np.asarray(turn.apply(queries), np.float32)
 
-    def select(self, mask: Mask) -> Selection:
-        """Prepares a filter: `mask` bool [n], True for what it leaves."""
-        lists = None
+    def select(self, among: Mask | Rows) -> Selection:
+        """Prepares a filter: a mask bool [n], True for what it leaves, or the rows int32."""
+        lists, mask = None, mask_of(among, self.count)
         if self._ivf is not None:
             held = np.zeros(self._ivf.nlist, np.bool_)
-            held[self._lists_of_rows()[mask]] = True
+            held[self._lists_of_rows()[among]] = True
             lists = np.packbits(held, bitorder="little")
-        return Selection(int(np.count_nonzero(mask)), np.packbits(mask, bitorder="little"), lists)
+        count = int(np.count_nonzero(among)) if among is mask else len(among)
+        return Selection(count, np.packbits(mask, bitorder="little"), lists)
 
     def search(
         self, queries: Floats, k: int, selection: Selection | None = None, point: SearchPoint | None = None
@@ -146,6 +147,15 @@ class AnnIndex:
             for number, rows in each_list(self._ivf):
                 self._list_of[rows] = number
         return self._list_of
+
+
+def mask_of(among: Mask | Rows, items: int) -> Mask:
+    """bool [items] of a mask, which it is, or of rows int32."""
+    if among.dtype == np.bool_:
+        return cast("Mask", among)
+    mask = np.zeros(items, np.bool_)
+    mask[among] = True
+    return mask
 
 
 def require_finite(queries: Floats) -> None:

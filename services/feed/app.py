@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import signal
 import time
@@ -149,6 +150,7 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
             )
 
         await asyncio.to_thread(live.load_at_start)
+        gc.freeze()  # what was loaded stays: looking through it at each full collection stalls requests
         if settings.snapshots.watch_s:
             watch = asyncio.create_task(live.watch(settings.snapshots.watch_s), name="watch-snapshots")
             stack.push_async_callback(_cancelled, watch)

@@ -13,8 +13,8 @@ from indexer.contract.items import ItemTable, Mask, Rows
 NO_REGION = "\x00"
 """Stands for every region that the snapshot does not know; no request can spell it."""
 _FILTERS = 1024
-_MASK_BYTES, _ROW_BYTES = 32 << 20, 16 << 20
-_FEW = 1 << 16
+_MASK_BYTES, _ROW_BYTES = 32 << 20, 24 << 20
+_FEW = 1 << 18
 _HEAD = 1 << 16
 DEEPEST = 2500
 """Items over all pages of one feed (2,000 at most), and those that a request excludes (500 at most)."""
@@ -39,7 +39,7 @@ class Filters:
     """The filters of one snapshot. Safe to call from any thread.
 
     What is allowed is a mask, a byte an item, or where a category has few items their rows. Making a mask looks at
-    every item: leave it to the compute thread. Masks are kept as far as 32 MiB go, rows as far as 16.
+    every item: leave it to the compute thread. Masks are kept as far as 32 MiB go, rows as far as 24.
     """
 
     def __init__(self, items: ItemTable) -> None:

@@ -18,14 +18,13 @@ from typing import Literal
 import numpy as np
 from cachetools import LRUCache
 
-from indexer.contract.ann_index import lists_of, read_index
+from indexer.contract.ann_index import lists_of, mask_of, read_index
 from indexer.contract.features import Floats
 from indexer.contract.items import Mask, Rows
 from indexer.contract.manifest import IndexSpec
 from indexer.contract.vector_file import Half
 from services.feed.gpu import MOST, DeviceIndex, Gpu
 from services.feed.retrieval import Nearest
-from services.feed.slices import mask_of
 
 _CHUNK = 65_536
 _MORE = 1.25

@@ -12,7 +12,7 @@ from indexer.contract.ann_index import AnnIndex, Selection
 from indexer.contract.items import Mask, Rows
 from indexer.contract.vector_file import Half, half_index
 
-_BYTES = 160 << 20
+_BYTES = 96 << 20
 """Of all prepared filters together."""
 
 
@@ -75,13 +75,4 @@ class PreparedFilters:
             rows = among if of_rows else np.flatnonzero(among)
             rows = rows.astype(np.int32, copy=False)
             return Prepared(among, count, slice=Slice(rows, half_index(self._vectors[rows])))
-        return Prepared(among, count, selection=self._index.select(mask_of(among, items)))
-
-
-def mask_of(among: Mask | Rows, items: int) -> Mask:
-    """bool [items] of a mask, or of rows int32."""
-    if among.dtype == np.bool_:
-        return among.view(np.bool_)
-    mask = np.zeros(items, np.bool_)
-    mask[among] = True
-    return mask
+        return Prepared(among, count, selection=self._index.select(among))

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from indexer.contract.ann_index import mask_of
 from indexer.contract.items import SCHEMA, ItemTable, Mask, Rows, build_id_index
 from services.feed import filters
 from services.feed.filters import DEEPEST, NO_REGION, Filters
-from services.feed.slices import mask_of
 from tests.feed.shops import open_shop
 from tests.snapshots import CATEGORIES, Shop
 
