@@ -1,7 +1,7 @@
 """The laws of overload: which share of the answers is a fallback when more is asked than can be scored.
 
-Shares are of 1, loads are requests a second, costs are CPU seconds of an answer. Every function raises ValueError naming
-the argument at fault.
+Shares are of 1, loads are requests a second, costs are CPU seconds of an answer. Every function raises ValueError
+naming the argument at fault.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def simple_fallback_share(*, capacity: float, load: float, hit_share: float = 0.
 
 
 def fallback_share(costs: Costs, *, cores: float, load: float, hit_share: float = 0.0) -> float:
-    """((1 - h) a + h d - U / L) / (a - b), at least 0 and at most 1 - h: the law that counts what hits and fallbacks cost.
+    """((1 - h) a + h d - U / L) / (a - b), from 0 to 1 - h: the law that counts what hits and fallbacks cost.
 
     It says that the CPU is spent to the full: of the requests that miss the cache, f L fall back and (1 - h - f) L are
     scored, so that L ((1 - h - f) a + h d + f b) = U. `cores` (U): CPU seconds a second.

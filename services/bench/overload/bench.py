@@ -1,4 +1,4 @@
-"""`feedline bench overload`: two services one after the other, a cold one and a warm one, and a bare server beside them."""
+"""`feedline bench overload`: a cold service, a bare server of the same bytes, a warm service, one after the other."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from services.bench.overload.echo import echoing
 from services.bench.overload.law import Law
 from services.bench.overload.options import OverloadOptions
 from services.bench.overload.questions import Questions
-from services.bench.overload.scenes import Say
-from services.bench.overload.service import Tested, tested
+from services.bench.overload.service import Say, Tested, tested
 from services.errors import StartError
 from services.planner.capacity import Costs
 from services.settings import Scoring
@@ -90,7 +89,7 @@ async def _cold(service: Tested, shop: Shop, say: Say) -> _Cold:
     options = service.options
     questions = Questions(shop, seed=options.seed, sessions=options.sessions)
     await service.one(options.sweep_from, min(_WARM_UP_S, options.seconds), questions.new)
-    plateau, sweep = await find_plateau(service, questions.new)
+    plateau, sweep = await find_plateau(service, questions.new, say)
     plateau_qps = float(plateau["goodput_qps"])
     say(f"plateau: {plateau_qps:,.1f} complete answers a second, {'' if plateau['reached'] else 'not '}reached")
     fallback = await cost_of_fallback(service, questions.shut_out, plateau_qps)
@@ -115,7 +114,7 @@ async def _warm(service: Tested, shop: Shop, cold: Law, say: Say) -> dict[str, A
     """What an answer costs with a cache, every load at the same peak, and the cache lost at twice of it."""
     options = service.options
     questions = Questions(shop, seed=options.seed + 1)
-    await scenes.fill(service, questions, cold.peak_qps / 2)
+    await scenes.fill(service, questions, cold.peak_qps)
     hit = await cost_of_hit(service, scenes.repeated(questions), cold.peak_qps)
     fallback = await cost_of_fallback(service, questions.shut_out, cold.peak_qps)
     scored = await cost_of_scored(service, questions.new, cold.plateau_qps, fallback)
@@ -129,7 +128,7 @@ async def _warm(service: Tested, shop: Shop, cold: Law, say: Say) -> dict[str, A
 
 
 async def _echo(options: OverloadOptions, cold: _Cold, say: Say) -> dict[str, Any]:
-    """A fallback beside a bare answer of the same bytes to requests of the same size, at the same rate on the same core."""
+    """A fallback beside a bare answer of the same bytes at the same rate on the same core."""
     async with (
         echoing(cold.answer, cpu=options.pin_service) as (target, pid),
         tested(target, pid, options) as server,

@@ -2,11 +2,12 @@
 
 hit       repeated questions alone, after each was asked once
 fallback  requests of a priority for which the door is shut, by `scoring.prefetch_share = 0`: nothing is scored
-scored    new questions just below the plateau, where batches are as large as they are under load; what little fell back
-          there is taken off at its own cost
+scored    new questions just below the plateau, where batches are nearly as large as they are under load; what little
+          fell back there is taken off at its own cost
 
-CPU: of the service and its children (the embedded state server among them), user and system, a request. Hits and fallbacks
-are asked at a rate that fills most of the cores: an idle server wakes up for each call, a busy one finds several waiting.
+CPU: of the service and its children (the embedded state server among them), user and system, a request. Hits and
+fallbacks are asked at a rate that fills most of the cores: an idle server wakes up for each call, a busy one finds
+several waiting.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from services.bench.load.arrivals import Step
 from services.bench.load.measure import Figures
 from services.bench.load.plateau import Sweep, plateau_of, sweep
 from services.bench.overload.law import hit_share
-from services.bench.overload.service import Draw, Tested
+from services.bench.overload.service import Draw, Say, Tested
 
 _FULL = 0.8
 """Of the cores, that runs of hits and of fallbacks use."""
@@ -25,6 +27,7 @@ _BELOW = 0.9
 """Of the plateau, at which scored answers are priced."""
 _CEILING_QPS = 2500.0
 """Of the generator, with room to spare."""
+_COARSE_S = 4.0
 _PILOT_S = 2.0
 
 
@@ -51,22 +54,23 @@ METHOD = {
     "cores": "those that the service may use",
     "scored": f"new questions at {_BELOW:.0%} of the plateau, less what fell back there",
     "hit": f"repeated questions alone, at a rate that uses about {_FULL:.0%} of the cores",
-    "fallback": f"requests that find the door shut (prefetch, scoring.prefetch_share=0), at about {_FULL:.0%} of the cores",
+    "fallback": f"requests that find the door shut (scoring.prefetch_share=0), at about {_FULL:.0%} of the cores",
     "cpu": "user and system, of the service and its children, a request",
 }
 
 
-async def find_plateau(tested: Tested, draw: Draw) -> tuple[Figures, list[Figures]]:
+async def find_plateau(tested: Tested, draw: Draw, say: Say) -> tuple[Figures, list[Figures]]:
     """The plateau, and the steps by which it was found: a coarse sweep, then a fine one around the best of it."""
     options = tested.options
-    short = min(3.0, options.seconds)
-    coarse = await sweep(
-        lambda step: tested.one(step.qps, step.seconds, draw), Sweep(options.sweep_from, 1.5, short, patience=2)
-    )
+
+    async def measure(step: Step) -> Figures:
+        found = await tested.one(step.qps, step.seconds, draw)
+        say(f"offered {found['offered_qps']:,.1f}: {found['goodput_qps']:,.1f} complete answers a second")
+        return found
+
+    coarse = await sweep(measure, Sweep(options.sweep_from, 1.5, min(_COARSE_S, options.seconds)))
     around = float(plateau_of(coarse)["offered_qps"]) / 1.3
-    fine = await sweep(
-        lambda step: tested.one(step.qps, step.seconds, draw), Sweep(around, 1.1, options.seconds, patience=3)
-    )
+    fine = await sweep(measure, Sweep(around, 1.1, options.seconds))
     return plateau_of(fine), [*coarse, *fine]
 
 

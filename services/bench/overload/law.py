@@ -9,7 +9,9 @@ from services.bench.load.measure import CACHED, Figures
 from services.planner.capacity import Costs, fallback_share, simple_fallback_share
 
 _QUANTILES = ("p50", "p99")
+_KINDS = ("scored", "hit", "fallback")
 _TOO_FEW = 0.1
+"""Share of fallbacks below which what one of them cost cannot be told from the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,13 @@ class Law:
     plateau_qps: float
     costs: Costs
     cores: float
+
+    @classmethod
+    def of(cls, report: dict[str, Any], service: str) -> Law:
+        """That of a report, for its "cold" or its "warm" service."""
+        told = report["costs"][service]
+        scored, hit, fallback = ((told[name]["cpu_ms"] if name in told else 0.0) / 1e3 for name in _KINDS)
+        return cls(report["peak_qps"], report["plateau_qps"], Costs(scored, hit, fallback), report["cores"])
 
     def with_costs(self, load: float, hit_share: float) -> float:
         """The share that falls back, counting what hits and fallbacks cost."""

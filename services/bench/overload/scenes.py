@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from services.bench.load.arrivals import Step
 from services.bench.load.measure import over_time
 from services.bench.overload.law import Law
 from services.bench.overload.questions import Questions
-from services.bench.overload.service import Draw, Outcomes, Tested
+from services.bench.overload.service import Draw, Outcomes, Say, Tested
 from services.bench.overload.settled import seconds_until_settled
 
-Say = Callable[[str], None]
 _CALM, _STEP, _SPIKE, _AT_FLUSH = 0.5, 2.0, 10.0, 2.0
 """Loads, times the peak."""
 _SPIKE_S = 3.0

@@ -24,6 +24,8 @@ from services.bench.overload.retrying import Retrying
 
 Draw = Callable[[int], Sequence[Asked]]
 """Makes so many requests."""
+Say = Callable[[str], None]
+"""Is told how far a measurement has come."""
 _SETTLE_S = 0.5
 
 

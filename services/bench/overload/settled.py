@@ -14,8 +14,8 @@ _STEP_S = 0.1
 def seconds_until_settled(at: npt.NDArray[np.float64], bad: npt.NDArray[np.bool_], since: float) -> float | None:
     """Seconds after `since` until the first window of `WINDOW_S` in which less than `SHARE` of the requests are bad.
 
-    `at` float64 [n]: when each was to leave, seconds, in order; `bad` bool [n]. Windows begin every 0.1 s and lie within
-    the run; one in which nobody asks says nothing. None: there was no such window.
+    `at` float64 [n]: when each was to leave, seconds, in order; `bad` bool [n]. Windows begin every 0.1 s and lie
+    within the run; one in which nobody asks says nothing. None: there was no such window.
     """
     if not len(at):
         return None
