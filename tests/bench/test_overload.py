@@ -16,7 +16,7 @@ from services import cli
 from services.bench.load.ask import Outcome
 from services.bench.load.mix import Asked
 from services.bench.load.shop import of_snapshots
-from services.bench.overload import report, scenes
+from services.bench.overload import report, scenes, service
 from services.bench.overload.costs import Cost, scored_alone
 from services.bench.overload.law import Law
 from services.bench.overload.options import LOADS, OverloadOptions, parse_loads
@@ -169,6 +169,7 @@ def test_a_small_run_has_the_form_that_is_promised_and_nobody_sees_an_error(
 ) -> None:
     for name, seconds in (("_BEFORE_S", 0.4), ("_SPIKE_S", 0.2), ("_AFTER_S", 1.5)):
         monkeypatch.setattr(scenes, name, seconds)
+    monkeypatch.setattr(service, "_SETTLE_S", 0.05)
     plot = tmp_path / "overload.svg"
     done = CliRunner().invoke(
         cli.app,
@@ -194,9 +195,10 @@ def test_a_small_run_has_the_form_that_is_promised_and_nobody_sees_an_error(
         } <= set(row)  # fmt: skip
     assert all(row["cache_share"] == 0 for row in measured["steps"])
     assert measured["warm_steps"][0]["cache_share"] > 0.5
+    assert 0 < measured["full_load_qps"] < measured["most_load_qps"]
     for name in ("scored", "fallback"):
         assert measured["costs"]["cold"][name]["cpu_ms"] > 0
-    assert measured["costs"]["warm"]["hit"]["purity"] > 0.9
+    assert measured["costs"]["warm"]["hit"]["purity"] > 0.5
     assert measured["costs"]["cold"]["fallback"]["purity"] == 1
     assert measured["echo"]["cpu_ms"] > 0
     assert measured["echo"]["answer_bytes"] > 100

@@ -26,7 +26,7 @@ from services.bench.overload.options import OverloadOptions
 from services.bench.overload.questions import Questions
 from services.bench.overload.service import Say, Tested, tested
 from services.errors import StartError
-from services.planner.capacity import Costs
+from services.planner.capacity import Costs, full_load, most_load
 from services.settings import Scoring
 
 PROVISIONED = 0.75
@@ -77,6 +77,8 @@ async def overload(options: OverloadOptions, command: str, say: Say) -> dict[str
         "seed": options.seed,
         "plateau_qps": cold.law.plateau_qps,
         "peak_qps": cold.law.peak_qps,
+        "full_load_qps": full_load(cold.law.costs, cores=cold.law.cores),
+        "most_load_qps": most_load(cold.law.costs, cores=cold.law.cores),
         "costs": {"method": METHOD, "cold": cold.told.pop("costs"), "warm": warm.pop("costs")},
         "echo": echo,
         **cold.told,
@@ -91,9 +93,13 @@ async def _cold(service: Tested, shop: Shop, say: Say) -> _Cold:
     await service.one(options.sweep_from, min(_WARM_UP_S, options.seconds), questions.new)
     plateau, sweep = await find_plateau(service, questions.new, say)
     plateau_qps = float(plateau["goodput_qps"])
+    if not plateau_qps:
+        raise StartError(f"bench overload: no complete answer within {options.budget_ms:g} ms, whatever was offered")
     say(f"plateau: {plateau_qps:,.1f} complete answers a second, {'' if plateau['reached'] else 'not '}reached")
     fallback = await cost_of_fallback(service, questions.shut_out, plateau_qps)
     scored = await cost_of_scored(service, questions.new, plateau_qps, fallback)
+    if not fallback.cpu_s:
+        raise StartError("bench overload: seconds: too short a run to tell what a fallback costs")
     law = _law(service, PROVISIONED * plateau_qps, plateau_qps, scored, None, fallback)
     say(f"CPU of an answer: scored {scored.cpu_s * 1e3:.2f} ms, fallback {fallback.cpu_s * 1e3:.3f} ms")
     steps = await scenes.loads(service, law, questions.new, say)

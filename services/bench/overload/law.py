@@ -79,7 +79,7 @@ class Law:
 
     def _fallback_cpu_ms(self, step: Figures, hits: float) -> float | None:
         """Of a fallback under this very load: what is left once scored answers and hits are paid for at their costs.
-        None where too little fell back to tell."""
+        None where too little fell back to tell. What was never answered cost something, too, and counts in."""
         share, answered = step["fallback_share"] or 0.0, step["answered"]
         if share < _TOO_FEW:
             return None

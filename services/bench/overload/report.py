@@ -16,6 +16,7 @@ Row = dict[str, Any]
 _QUIET_CORES = 0.1
 _GIVEN = 0.97
 _OVERLOADED = 0.1
+_PURE = 0.95
 _CURVE = 80
 _LOAD = "offered, times the provisioned peak"
 _COLUMNS = (
@@ -31,10 +32,12 @@ def notes(report: dict[str, Any]) -> list[str]:
     plateau, peak = report["plateau_qps"], report["peak_qps"]
     scored = f"{cold['scored']['cpu_ms']:.2f} ms ({warm['scored']['cpu_ms']:.2f} with a cache)"
     hit, fallback = f"{warm['hit']['cpu_ms']:.3f} ms", f"{cold['fallback']['cpu_ms']:.3f} ms"
+    full, most = report["full_load_qps"], report["most_load_qps"]
     found = [
         f"{report['machine']} · {items} · the service on {report['cores']} of the cores",
         f"plateau {plateau:,.1f} complete answers a second; provisioned peak, 75 % of it: {peak:,.1f}",
         f"CPU of an answer: scored {scored}, hit {hit}, fallback {fallback}",
+        f"by these costs somebody falls back from {full:,.0f}/s on; past {most:,.0f} even fallbacks are too many",
         f"a bare grpc.aio echo {echo['cpu_ms']:.3f} ms: a fallback costs {echo['fallback_times_echo']:.2f} times that",
         _settled("fallback below 1 % after ten times the peak for 3 s", report["spike"]),
         _settled("normal after the cache was lost at twice the peak, under retrying clients", report["flush"]),
@@ -49,6 +52,9 @@ def _settled(what: str, scene: dict[str, Any]) -> str:
 
 def _warnings(report: dict[str, Any]) -> Iterator[str]:
     rows = _rows(report)
+    priced = {f"{name}, {kind}": told for name in ("cold", "warm") for kind, told in report["costs"][name].items()}
+    if mixed := [f"{name} {told['purity']:.0%}" for name, told in priced.items() if told["purity"] < _PURE]:
+        yield f"!runs that price one kind of answer had others in them; of the kind: {'; '.join(mixed)}"
     if not report["plateau"]["reached"]:
         yield "!the plateau may lie higher: the sweep ended before more load brought no more"
     if (others := max((row["others_cores"] or 0.0 for row in rows), default=0.0)) > _QUIET_CORES:
