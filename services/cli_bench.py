@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli_overload import overload
 from services.command import ConfigOption, JsonOption, SnapshotsOption, errors, folder_of, show
 from services.errors import StartError
 
 if TYPE_CHECKING:
     from indexer.progress import Stages
 
-bench = typer.Typer(help="Measure: catalogue, ann, batching, load, peers.", no_args_is_help=True)
+bench = typer.Typer(help="Measure: catalogue, ann, batching, load, overload, peers.", no_args_is_help=True)
+bench.command()(overload)
 
 
 @bench.command()

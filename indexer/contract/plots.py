@@ -46,12 +46,14 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points (x, y) in the order of x, `joined` or not; `kind` is one of "ours", "second", "mark", "bad"."""
+    """Points (x, y) in the order of x, `joined` or not; `kind` is one of "ours", "second", "mark", "bad". Not `dotted`:
+    a curve, whose points are none of their own."""
 
     label: str
     points: Sequence[tuple[float, float]]
     kind: str = "ours"
     joined: bool = True
+    dotted: bool = True
 
 
 def dots(points: Sequence[Point], title: str, unit: str) -> str:
@@ -140,7 +142,7 @@ def lines(series: Sequence[Line], title: str, x_unit: str, y_unit: str, *, dotte
         if each.joined:
             drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
             parts.append(f'<polyline class="{each.kind}" fill="none" points="{drawn}"/>')
-        if dotted:
+        if dotted and each.dotted:
             parts += [f'<circle class="{each.kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in places]
     return _svg(title, height, parts)
 

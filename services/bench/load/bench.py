@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,9 +83,14 @@ class _Load:
 
 
 def run(options: LoadOptions, command: str) -> dict[str, Any]:
-    """`load` on an event loop of its own. SIGTERM ends it as Ctrl-C does, the service with it: KeyboardInterrupt."""
+    """`load` on an event loop of its own, as `run_interruptible` does."""
+    return run_interruptible(load(options, command))
+
+
+def run_interruptible(measuring: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Runs on an event loop of its own. SIGTERM ends it as Ctrl-C does, the service with it: KeyboardInterrupt."""
     try:
-        return uvloop.run(_interruptible(options, command))
+        return uvloop.run(_interruptible(measuring))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -131,11 +136,11 @@ async def load(options: LoadOptions, command: str) -> dict[str, Any]:
         return {**head, **about, **await _measured(_Load(options, calls, requests, probe))}
 
 
-async def _interruptible(options: LoadOptions, command: str) -> dict[str, Any]:
+async def _interruptible(measuring: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     task = asyncio.current_task()
     assert task is not None, "called within a task"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await load(options, command)
+    return await measuring
 
 
 async def _measured(one: _Load) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""`feedline bench overload`: the laws of overload beside what a service does, from half of its peak to ten times it."""

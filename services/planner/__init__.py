@@ -1,0 +1,1 @@
+"""What a budget, a bill and a machine come to: pure arithmetic, no I/O."""
