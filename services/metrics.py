@@ -41,6 +41,7 @@ class Metrics:
         self.events = counter("feedline_events_total", "Events of RecordEvents", "outcome")
         self.server_failures = counter("feedline_server_failures_total", "Failed Redis calls", "server", "why")
         self.snapshot = gauge("feedline_snapshot_info", "1 for the snapshot that is served", "snapshot", "ranker")
-        self.snapshot_refused = counter("feedline_snapshots_refused_total", "Snapshots refused by their checks")
+        self.snapshot_refused = counter("feedline_snapshots_refused_total", "Snapshots refused by their checks", "why")
+        self.snapshot_behind = gauge("feedline_snapshot_behind", "1 while CURRENT is not the snapshot that is served")
         self.ready = gauge("feedline_ready", "1 when the service is ready")
         self.embedded = counter("feedline_embedded_server_total", "What happened to the embedded server", "event")

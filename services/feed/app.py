@@ -119,7 +119,7 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
             on_gpu=_on_gpu(stack, settings),
             cuda=_cuda(settings),
         )
-        live = Live(settings.snapshots.folder, loader, metrics)
+        live = Live(settings.snapshots.folder, loader, metrics, drain_s=_drain_s(settings))
         gate = _gate(settings, metrics)
         batcher = _batcher(stack, settings, metrics)
         policy = _policy(settings)
@@ -157,6 +157,11 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
         metrics.ready.set(1)
         stack.push_async_callback(_unready, grpc_server, metrics, settings.serve)
         yield FeedApp(grpc_server.port, console_port, live, servicer, gate, batcher, cache, metrics, url)
+
+
+def _drain_s(settings: Settings) -> float:
+    """After so long nobody asks a snapshot any more that was swapped out: a page has ended, and what it began."""
+    return 2 * settings.budget.page_ms / 1e3 + 1
 
 
 def _on_gpu(stack: AsyncExitStack, settings: Settings) -> OnGpu | None:
@@ -280,7 +285,13 @@ def _readiness(live: Live, server: GrpcServer) -> Readiness:
     loaded = live.current()
     reasons = tuple(loaded.reasons) if loaded else ("no_snapshot",)
     degraded = loaded is None or any(reason.degrades for reason in loaded.reasons)
-    return Readiness(ready=server.ready, degraded=degraded, snapshot_id=loaded.id if loaded else "", reasons=reasons)
+    return Readiness(
+        ready=server.ready,
+        degraded=degraded,
+        snapshot_id=loaded.id if loaded else "",
+        reasons=reasons,
+        refused=live.refusal.reason if live.refusal else "",
+    )
 
 
 async def _unready(server: GrpcServer, metrics: Metrics, serve: Serve) -> None:
