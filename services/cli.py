@@ -14,6 +14,7 @@ from services.cli_bench import bench
 from services.cli_events import events
 from services.cli_index import index
 from services.command import ConfigOption, JsonOption, SnapshotsOption, errors, given
+from services.errors import StartError
 from services.settings import load_settings
 
 app = typer.Typer(
@@ -63,14 +64,21 @@ def request(
     region: Annotated[str, typer.Option(help="Only items that may be shown in this region.")] = "",
     page_size: Annotated[int, typer.Option(help="Items, 1 to 100; 0: as the service is set.")] = 0,
     page_token: Annotated[str, typer.Option(help="Of the page before.")] = "",
-    timeout: Annotated[float, typer.Option(help="Seconds.")] = 2.0,
+    timeout: Annotated[float, typer.Option(help="Seconds, retries included.")] = 2.0,
+    tls: Annotated[bool, typer.Option("--tls", help="Encrypted; --ca and --certificate say so, too.")] = False,
+    ca: Annotated[Path | None, typer.Option(help="PEM file: who signed the service's certificate.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="PEM file of the client's own, for mTLS.")] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM file: the key of --certificate.")] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Ask a running service for one page and print it."""
     with errors():
         from protos import feed_pb2
+        from services.client import Tls
         from services.request import print_feed, viewed_now
 
+        if (certificate is None) != (key is None):
+            raise StartError("--certificate and --key: give both or neither")
         message = feed_pb2.GetFeedRequest(
             session_id=session,
             user_id=user,
@@ -80,7 +88,8 @@ def request(
             page_size=page_size,
             page_token=page_token,
         )
-        code = asyncio.run(print_feed(target, message, timeout_s=timeout, as_json=json_output))
+        secure = Tls(ca, certificate, key) if tls or ca or certificate else None
+        code = asyncio.run(print_feed(target, message, timeout_s=timeout, as_json=json_output, tls=secure))
     raise typer.Exit(code)
 
 
