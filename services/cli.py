@@ -38,6 +38,7 @@ def serve(
     console_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="The console's port; 0: a free one.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes that share the port.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain text off loopback.")] = False,
     as_of: Annotated[
         datetime | None, typer.Option(help="Serve as of this moment; UTC where no zone is given. For evaluation.")
@@ -45,13 +46,17 @@ def serve(
 ) -> None:
     """Serve feeds over gRPC, and the console beside it, until SIGTERM or SIGINT."""
     with errors():
-        from services.feed.app import run
-
         settings = load_settings(config)
-        serving = settings.serve.model_copy(update=given(host=host, port=port, insecure=insecure or None, as_of=as_of))
+        over = given(host=host, port=port, workers=workers, insecure=insecure or None, as_of=as_of)
+        serving = settings.serve.model_copy(update=over)
         console = settings.console.model_copy(update=given(port=console_port))
         folder = settings.snapshots.model_copy(update=given(folder=snapshots))
-        run(settings.model_copy(update={"serve": serving, "console": console, "snapshots": folder}))
+        settings = settings.model_copy(update={"serve": serving, "console": console, "snapshots": folder})
+        if serving.workers == 1:
+            from services.feed.app import run
+        else:
+            from services.workers.run import run
+        run(settings)
 
 
 @app.command()
