@@ -41,6 +41,10 @@ test: $(DEV_STAMP) ## Run the test suite; ARGS="tests/test_x.py -k name" narrows
 soak: $(DEV_STAMP) ## Run the long suite whole: 100,000 cancelled calls (a sample of it runs in `make test`)
 	@FEEDLINE_CANCELS=100000 $(BIN)/python -m pytest -s -k leave_nothing_behind tests/feed/test_cancels.py
 
+.PHONY: swaps
+swaps: $(DEV_STAMP) ## Swap snapshots 100 times under load, no call failed (a sample of it runs in `make test`)
+	@FEEDLINE_SWAPS=100 $(BIN)/python -m pytest -s -k swaps_under_load tests/feed/test_swap.py
+
 .PHONY: check
 check: lint types arrows proto-lint deploy-lint ## Run every check that is not a test
 

@@ -14,6 +14,7 @@ from services.cli_bench import bench
 from services.cli_events import events
 from services.cli_index import index
 from services.command import ConfigOption, JsonOption, SnapshotsOption, errors, given
+from services.errors import StartError
 from services.settings import load_settings
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ def serve(
     console_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="The console's port; 0: a free one.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes that share the port.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain text off loopback.")] = False,
     as_of: Annotated[
         datetime | None, typer.Option(help="Serve as of this moment; UTC where no zone is given. For evaluation.")
@@ -44,13 +46,17 @@ def serve(
 ) -> None:
     """Serve feeds over gRPC, and the console beside it, until SIGTERM or SIGINT."""
     with errors():
-        from services.feed.app import run
-
         settings = load_settings(config)
-        serving = settings.serve.model_copy(update=given(host=host, port=port, insecure=insecure or None, as_of=as_of))
+        over = given(host=host, port=port, workers=workers, insecure=insecure or None, as_of=as_of)
+        serving = settings.serve.model_copy(update=over)
         console = settings.console.model_copy(update=given(port=console_port))
         folder = settings.snapshots.model_copy(update=given(folder=snapshots))
-        run(settings.model_copy(update={"serve": serving, "console": console, "snapshots": folder}))
+        settings = settings.model_copy(update={"serve": serving, "console": console, "snapshots": folder})
+        if serving.workers == 1:
+            from services.feed.app import run
+        else:
+            from services.workers.run import run
+        run(settings)
 
 
 @app.command()
@@ -63,14 +69,21 @@ def request(
     region: Annotated[str, typer.Option(help="Only items that may be shown in this region.")] = "",
     page_size: Annotated[int, typer.Option(help="Items, 1 to 100; 0: as the service is set.")] = 0,
     page_token: Annotated[str, typer.Option(help="Of the page before.")] = "",
-    timeout: Annotated[float, typer.Option(help="Seconds.")] = 2.0,
+    timeout: Annotated[float, typer.Option(help="Seconds, retries included.")] = 2.0,
+    tls: Annotated[bool, typer.Option("--tls", help="Encrypted; --ca and --certificate say so, too.")] = False,
+    ca: Annotated[Path | None, typer.Option(help="PEM file: who signed the service's certificate.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="PEM file of the client's own, for mTLS.")] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM file: the key of --certificate.")] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Ask a running service for one page and print it."""
     with errors():
         from protos import feed_pb2
+        from services.client import Tls
         from services.request import print_feed, viewed_now
 
+        if (certificate is None) != (key is None):
+            raise StartError("--certificate and --key: give both or neither")
         message = feed_pb2.GetFeedRequest(
             session_id=session,
             user_id=user,
@@ -80,7 +93,8 @@ def request(
             page_size=page_size,
             page_token=page_token,
         )
-        code = asyncio.run(print_feed(target, message, timeout_s=timeout, as_json=json_output))
+        secure = Tls(ca, certificate, key) if tls or ca or certificate else None
+        code = asyncio.run(print_feed(target, message, timeout_s=timeout, as_json=json_output, tls=secure))
     raise typer.Exit(code)
 
 

@@ -25,6 +25,6 @@ def configure(settings: Log) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # A line is one write: workers share the stream.
         cache_logger_on_first_use=True,
     )

@@ -41,6 +41,19 @@ class Metrics:
         self.events = counter("feedline_events_total", "Events of RecordEvents", "outcome")
         self.server_failures = counter("feedline_server_failures_total", "Failed Redis calls", "server", "why")
         self.snapshot = gauge("feedline_snapshot_info", "1 for the snapshot that is served", "snapshot", "ranker")
-        self.snapshot_refused = counter("feedline_snapshots_refused_total", "Snapshots refused by their checks")
+        self.snapshot_refused = counter("feedline_snapshots_refused_total", "Snapshots refused by their checks", "why")
+        self.snapshot_behind = gauge("feedline_snapshot_behind", "1 while CURRENT is not the snapshot that is served")
         self.ready = gauge("feedline_ready", "1 when the service is ready")
         self.embedded = counter("feedline_embedded_server_total", "What happened to the embedded server", "event")
+
+
+class ParentMetrics:
+    """Those of the parent of several workers, on a registry of their own; each worker has `Metrics`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.workers = Gauge("feedline_workers_running", "Workers that listen", registry=self.registry)
+        self.exits = Counter("feedline_worker_exits_total", "Workers that ended unbidden", registry=self.registry)
+        self.embedded = Counter(
+            "feedline_embedded_server_total", "What happened to the embedded server", ["event"], registry=self.registry
+        )

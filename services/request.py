@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protos import feed_pb2
-from services.client import FeedClient
+from services.client import FeedClient, Tls
 
 
 def viewed_now(item_ids: Sequence[str]) -> list[feed_pb2.Event]:
@@ -27,9 +27,11 @@ def viewed_now(item_ids: Sequence[str]) -> list[feed_pb2.Event]:
     ]
 
 
-async def print_feed(target: str, request: feed_pb2.GetFeedRequest, *, timeout_s: float, as_json: bool) -> int:
+async def print_feed(
+    target: str, request: feed_pb2.GetFeedRequest, *, timeout_s: float, as_json: bool, tls: Tls | None = None
+) -> int:
     """Asks, prints, and gives the exit code: 0; 1 when the service answered with a status."""
-    async with FeedClient(target, timeout_s=timeout_s) as client:
+    async with FeedClient(target, timeout_s=timeout_s, tls=tls) as client:
         try:
             page = await client.get_feed(request)
         except grpc.aio.AioRpcError as error:

@@ -34,6 +34,7 @@ class Serve(_Section):
 
     host: str = "127.0.0.1"
     port: Port = 50051
+    workers: int = Field(default=1, ge=1, le=256, description="processes that share the port; 1: this one alone")
     insecure: bool = Field(default=False, description="allows a non-loopback bind without TLS")
     tls_certificate: Path | None = None
     tls_key: Path | None = None
@@ -310,6 +311,10 @@ def check_binds(settings: Settings) -> None:
         raise StartError("serve.tls_certificate and serve.tls_key: set both or neither")
     if serve.tls_client_ca and not serve.tls_certificate:
         raise StartError("serve.tls_client_ca: needs serve.tls_certificate and serve.tls_key")
+    if serve.workers > 1 and "cuda" in {settings.scoring.device, settings.retrieval.device}:
+        raise StartError(
+            "serve.workers: a device has one process: set 1, or scoring.device and retrieval.device to cpu"
+        )
     if not is_loopback(serve.host) and not serve.tls_certificate and not serve.insecure:
         raise StartError(f"serve.host: {serve.host} is not loopback: set TLS, or allow plain text with --insecure")
     if console.enabled and not is_loopback(console.host) and not console.write_token:

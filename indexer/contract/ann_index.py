@@ -165,8 +165,12 @@ def require_finite(queries: Floats) -> None:
 
 
 def read_index(path: Path, vectors: Half) -> faiss.Index:
-    """The index in a file. Raises ValueError when it does not hold `vectors` [n, d]."""
-    loaded = faiss.read_index(str(path))
+    """The index in a file, memory-mapped: processes share it, and it is read where it is needed. The file must not be
+    written to while the index lives. FastScan's blocks, which want an alignment that files lack, are copied.
+
+    Raises ValueError when it does not hold `vectors` [n, d].
+    """
+    loaded = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     if (loaded.ntotal, loaded.d) != vectors.shape:
         raise ValueError(f"{path.name}: {loaded.ntotal} x {loaded.d}, expected {' x '.join(map(str, vectors.shape))}")
     return loaded

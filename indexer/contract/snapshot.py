@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,20 @@ class SnapshotError(Exception):
     """A snapshot, or one file of it, is not what its manifest says. The message names it."""
 
 
+class SnapshotUnavailable(SnapshotError):
+    """A snapshot cannot be had now, for a reason that may pass: a file that is not there yet or cannot be read, too
+    little memory. Whoever wants it may try again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A folder whose manifest was read; `faults` names the files that may not be used, and why."""
+    """A folder whose manifest was read; `faults` names the files that may not be used, and why; `unread` those of them
+    that are missing or could not be read, which may pass."""
 
     folder: Path
     manifest: Manifest
     faults: dict[str, str]
+    unread: frozenset[str] = frozenset()
 
     @property
     def id(self) -> str:
@@ -46,10 +54,11 @@ class Snapshot:
         return name in self.manifest.files and name not in self.faults
 
     def require_whole(self) -> Snapshot:
-        """Itself, or SnapshotError naming every file at fault."""
+        """Itself, or SnapshotError naming every file at fault; SnapshotUnavailable where all of that may pass."""
         if self.faults:
             detail = "; ".join(f"{name}: {fault}" for name, fault in sorted(self.faults.items()))
-            raise SnapshotError(f"snapshot {self.id} refused: {detail}")
+            kind = SnapshotUnavailable if self.faults.keys() <= self.unread else SnapshotError
+            raise kind(f"snapshot {self.id} refused: {detail}")
         return self
 
     @property
@@ -59,14 +68,15 @@ class Snapshot:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the snapshot in `folder`. Raises SnapshotError naming what is wrong with it."""
+    """The manifest of the snapshot in `folder`. Raises SnapshotError naming what is wrong with it, SnapshotUnavailable
+    when it cannot be read."""
     path = folder / MANIFEST
     try:
         if path.is_symlink():
             raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: is a link")
         manifest = Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: {error.strerror or error}") from error
+        raise SnapshotUnavailable(f"snapshot {folder.name}: {MANIFEST}: {error.strerror or error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -79,23 +89,29 @@ def read_manifest(folder: Path) -> Manifest:
 def open_snapshot(folder: Path) -> Snapshot:
     """Reads the manifest and checks every file's kind, size and sha256. Files at fault are in `faults`, not raised.
 
-    Raises SnapshotError when the manifest itself cannot be trusted.
+    Raises SnapshotError when the manifest itself cannot be trusted, SnapshotUnavailable when it cannot be read.
     """
     try:
-        if folder.is_symlink() or not folder.is_dir():
-            raise SnapshotError(f"snapshot {folder.name}: {'a link' if folder.is_symlink() else 'no such folder'}")
+        if folder.is_symlink():
+            raise SnapshotError(f"snapshot {folder.name}: a link")
+        if not folder.is_dir():
+            raise SnapshotUnavailable(f"snapshot {folder.name}: no such folder")
     except OSError as error:
-        raise SnapshotError(f"snapshot {folder.name}: {error.strerror or error}") from error
+        raise SnapshotUnavailable(f"snapshot {folder.name}: {error.strerror or error}") from error
     manifest = read_manifest(folder)
-    faults = {}
+    faults, unread = {}, set()
     for name, entry in manifest.files.items():
-        fault = _fault(folder, name, entry)
+        try:
+            fault = _fault(folder, name, entry)
+        except OSError as error:
+            fault = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+            unread.add(name)
         if fault:
             faults[name] = fault
     for name in REQUIRED:
         if name not in manifest.files:
             faults[name] = "not in the manifest"
-    return Snapshot(folder, manifest, faults)
+    return Snapshot(folder, manifest, faults, frozenset(unread))
 
 
 def checksum(path: Path) -> FileEntry:
@@ -156,19 +172,15 @@ def _is_id(name: str) -> bool:
 
 
 def _fault(folder: Path, name: str, entry: FileEntry) -> str:
+    """What is wrong with the file; empty: nothing. Raises OSError when it is missing or cannot be read."""
     path = folder / name
-    if path.parent != folder or name in {"", ".", ".."}:
+    if path.parent != folder or name in {"", ".", ".."} or "\0" in name:
         return "is not a plain file name"
-    try:
-        if path.is_symlink():
-            return "is a link"
-        if not path.is_file():
-            return "is missing"
-        size = path.stat().st_size
-        if size != entry.size:
-            return f"has {size} bytes, the manifest says {entry.size}"
-        if checksum(path).sha256 != entry.sha256:
-            return "its sha256 is not the manifest's"
-    except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
-    return ""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link"
+    if not stat.S_ISREG(status.st_mode):
+        return "is not a file"
+    if status.st_size != entry.size:
+        return f"has {status.st_size} bytes, the manifest says {entry.size}"
+    return "" if checksum(path).sha256 == entry.sha256 else "its sha256 is not the manifest's"

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`ready`: send traffic. `degraded`: it answers with less than a whole snapshot; `reasons` say why."""
+    """`ready`: send traffic. `degraded`: it answers with less than a whole snapshot; `reasons` say why. `refused`: why
+    CURRENT is not what is served; empty when it is."""
 
     ready: bool
     degraded: bool
     snapshot_id: str
     reasons: tuple[str, ...]
+    refused: str = ""

@@ -214,6 +214,7 @@ class ReadinessAnswer(BaseModel):
     degraded: bool
     snapshot_id: str
     reasons: list[str]
+    refused: str = Field(default="", description="Why CURRENT is not what is served; empty when it is.")
 
 
 class Fault(BaseModel):

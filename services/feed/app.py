@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -24,6 +24,7 @@ from indexer.contract.cuda import NoCuda, require_onnx
 from services import logs
 from services.console.app import create_console
 from services.console.health import Readiness
+from services.console.server import ConsoleServer
 from services.errors import StartError
 from services.feed.admission import Gate
 from services.feed.batcher import Batcher, Stages
@@ -33,10 +34,11 @@ from services.feed.gpu_retrieval import OnGpu
 from services.feed.limit import AdaptiveLimit, FixedLimit, Limit, LimitSpec
 from services.feed.live import Live
 from services.feed.loading import Loader
+from services.feed.member import Member
 from services.feed.page import FeedLine, PagePolicy
 from services.feed.ranking import Rankings
 from services.feed.rerank import rerank, retrieve
-from services.feed.servers import ConsoleServer, GrpcServer
+from services.feed.servers import GrpcServer
 from services.feed.servicer import FeedServicer
 from services.feed.sessions import SessionStore
 from services.feed.slate_rules import Rules
@@ -83,10 +85,13 @@ async def _serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def open_app(settings: Settings, *, now: Callable[[], float] | None = None) -> AsyncIterator[FeedApp]:
+async def open_app(
+    settings: Settings, *, now: Callable[[], float] | None = None, member: Member | None = None
+) -> AsyncIterator[FeedApp]:
     """The whole service, ready when entered and drained when left.
 
-    `now`: Unix time in seconds, by which events happen and histories age; None: as the settings say.
+    `now`: Unix time in seconds, by which events happen and histories age; None: as the settings say. `member`: it is
+    one of several that share the port; None: it is alone.
     """
     check_binds(settings)
     now = now or settings.serve.now
@@ -120,7 +125,8 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
             on_gpu=_on_gpu(stack, settings),
             cuda=_cuda(settings),
         )
-        live = Live(settings.snapshots.folder, loader, metrics)
+        turn = member.turn if member else nullcontext
+        live = Live(settings.snapshots.folder, loader, metrics, drain_s=_drain_s(settings), turn=turn)
         gate = _gate(settings, metrics)
         batcher = _batcher(stack, settings, metrics)
         policy = _policy(settings)
@@ -135,7 +141,11 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
         line = FeedLine(policy, live, sessions, rankings, now=now)
         servicer = FeedServicer(line, stream, metrics, page_size=settings.serve.page_size, now=now)
 
-        grpc_server = await stack.enter_async_context(GrpcServer.open(settings.serve, servicer))
+        if member:  # A shared port has callers as soon as one more listens on it.
+            await asyncio.to_thread(live.load_at_start)
+        grpc_server = await stack.enter_async_context(
+            GrpcServer.open(settings.serve, servicer, shares_port=member is not None)
+        )
         console_port = 0
         if settings.console.enabled:
             console = create_console(
@@ -145,12 +155,14 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
                 registry=metrics.registry,
                 write_token=settings.console.write_token,
             )
+            socket = member.console if member else None
             console_port = await stack.enter_async_context(
-                ConsoleServer.open(settings.console, console, settings.serve.drain_s)
+                ConsoleServer.open(settings.console, console, settings.serve.drain_s, socket)
             )
 
-        await asyncio.to_thread(live.load_at_start)
-        gc.freeze()  # what was loaded stays: looking through it at each full collection stalls requests
+        if not member:
+            await asyncio.to_thread(live.load_at_start)
+            gc.freeze()  # what was loaded stays: looking through it at each full collection stalls requests
         if settings.snapshots.watch_s:
             watch = asyncio.create_task(live.watch(settings.snapshots.watch_s), name="watch-snapshots")
             stack.push_async_callback(_cancelled, watch)
@@ -159,6 +171,11 @@ async def open_app(settings: Settings, *, now: Callable[[], float] | None = None
         metrics.ready.set(1)
         stack.push_async_callback(_unready, grpc_server, metrics, settings.serve)
         yield FeedApp(grpc_server.port, console_port, live, servicer, gate, batcher, cache, metrics, url)
+
+
+def _drain_s(settings: Settings) -> float:
+    """After so long nobody asks a snapshot any more that was swapped out: a page has ended, and what it began."""
+    return 2 * settings.budget.page_ms / 1e3 + 1
 
 
 def _on_gpu(stack: AsyncExitStack, settings: Settings) -> OnGpu | None:
@@ -282,7 +299,13 @@ def _readiness(live: Live, server: GrpcServer) -> Readiness:
     loaded = live.current()
     reasons = tuple(loaded.reasons) if loaded else ("no_snapshot",)
     degraded = loaded is None or any(reason.degrades for reason in loaded.reasons)
-    return Readiness(ready=server.ready, degraded=degraded, snapshot_id=loaded.id if loaded else "", reasons=reasons)
+    return Readiness(
+        ready=server.ready,
+        degraded=degraded,
+        snapshot_id=loaded.id if loaded else "",
+        reasons=reasons,
+        refused=live.refusal.reason if live.refusal else "",
+    )
 
 
 async def _unready(server: GrpcServer, metrics: Metrics, serve: Serve) -> None:

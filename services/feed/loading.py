@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from indexer.contract.items import ItemTable
 from indexer.contract.lists import RowLists
 from indexer.contract.manifest import Manifest
 from indexer.contract.neighbours import neighbour_lists
-from indexer.contract.snapshot import Snapshot, SnapshotError
+from indexer.contract.snapshot import Snapshot, SnapshotError, SnapshotUnavailable
 from indexer.contract.sources import CANDIDATES, NOTHING
 from indexer.contract.towers import tower_context
 from indexer.contract.vector_file import map_vectors
@@ -33,6 +33,7 @@ from services.feed.filters import Filters
 from services.feed.gpu_retrieval import GpuRetriever, OnGpu
 from services.feed.loaded import Loaded
 from services.feed.question import Question
+from services.feed.quiet import at_once
 from services.feed.ranker import Ranker
 from services.feed.rerank import Scored, score, shortfalls
 from services.feed.retrieval import Retriever
@@ -48,8 +49,17 @@ _WARM_BATCHES = (1, 8)
 _BLOCK = 1 << 22
 """Numbers of a file that are looked at together."""
 _Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
 _Vectors = npt.NDArray[np.float16]
 _Near = tuple[RowLists, RowLists]
+
+
+class Run(Protocol):
+    """Makes a call and gives what it gives."""
+
+    def __call__(self, call: Callable[[], _Result], /) -> _Result:
+        """See `quiet`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,8 @@ class Loader:
 
     `cascade`: share of the questions that a strong ranker scores, too, where a snapshot has one; 0: none. `on_gpu`:
     how vectors are searched on a device; None: on the CPU. `cuda`: number of the device that models run on; None: CPU.
+    `run`: makes the calls that read much and leave nothing running, see `quietly`; models have threads of their own,
+    and are opened by the calling thread.
     """
 
     exact_below: int
@@ -66,6 +78,7 @@ class Loader:
     observe_strong: Observe = lambda how, count: None
     on_gpu: OnGpu | None = None
     cuda: int | None = None
+    run: Run = at_once
 
     def load(self, snapshot: Snapshot, *, whole: bool, previous: bool = False) -> Loaded:
         """The snapshot, ready to be served.
@@ -80,15 +93,11 @@ class Loader:
             if whole:
                 snapshot.require_whole()
             spec = snapshot.manifest
-            items = ItemTable.load(snapshot.path(files.ITEMS), snapshot.path(files.ID_INDEX))
-            if items.count != spec.items:
-                raise ValueError(f"{files.ITEMS}: {items.count} items, the manifest says {spec.items}")
-            filters = Filters(items)
-            popular = Popular.load(snapshot.path(files.POPULAR), items.count)
+            items, filters, popular = self.run(partial(_tables, snapshot))
             vectors = _part(snapshot, _vectors, whole=whole)
             if vectors is None:
                 return Loaded(spec, items, filters, popular, None, None, None, None, previous=previous)
-            near = _part(snapshot, _neighbours, whole=whole)
+            near = self.run(partial(_part, snapshot, _neighbours, whole=whole))
             shelf = Shelf.of(items, vectors, *(near or _no_neighbours(items.count)), spec.sources)
             encode = _part(snapshot, partial(self._encode, vectors=vectors), whole=whole)
             retriever = _part(snapshot, partial(self._retriever, vectors=vectors, encode=encode), whole=whole)
@@ -133,13 +142,15 @@ class Loader:
 
 @contextmanager
 def _refusing(snapshot: Snapshot) -> Iterator[None]:
-    """Makes a SnapshotError of whatever FAISS, ONNX Runtime and Arrow raise: each has kinds of its own."""
+    """Makes a SnapshotError of whatever FAISS, ONNX Runtime and Arrow raise: each has kinds of its own. What a disk or
+    the memory refuses may pass: SnapshotUnavailable."""
     try:
         yield
     except SnapshotError:
         raise
     except Exception as error:
-        raise SnapshotError(f"snapshot {snapshot.id} refused: {type(error).__name__}: {error}") from error
+        kind = SnapshotUnavailable if isinstance(error, OSError | MemoryError) else SnapshotError
+        raise kind(f"snapshot {snapshot.id} refused: {type(error).__name__}: {error}") from error
 
 
 def _part(snapshot: Snapshot, load: Callable[[Snapshot], _Part], *, whole: bool) -> _Part | None:
@@ -151,6 +162,13 @@ def _part(snapshot: Snapshot, load: Callable[[Snapshot], _Part], *, whole: bool)
             raise
         log.error("a snapshot is served without a part", reason=str(error))
         return None
+
+
+def _tables(snapshot: Snapshot) -> tuple[ItemTable, Filters, Popular]:
+    items = ItemTable.load(snapshot.path(files.ITEMS), snapshot.path(files.ID_INDEX))
+    if items.count != snapshot.manifest.items:
+        raise ValueError(f"{files.ITEMS}: {items.count} items, the manifest says {snapshot.manifest.items}")
+    return items, Filters(items), Popular.load(snapshot.path(files.POPULAR), items.count)
 
 
 def _vectors(snapshot: Snapshot) -> _Vectors:

@@ -1,27 +1,23 @@
-"""The two ports: gRPC with health and reflection, and the console's HTTP."""
+"""The gRPC port, with health and reflection."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import grpc
-import uvicorn
-from fastapi import FastAPI
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.errors import StartError
 from services.feed.servicer import SERVICE, FeedServicer, grpc_handlers
-from services.settings import Console, Serve
+from services.settings import Serve
 
-_OPTIONS = (("grpc.so_reuseport", 0),)  # A port that is taken must be an error, not half of the traffic.
+MAX_METADATA_BYTES = 8 << 10
+"""Of a call's headers together; what is longer is refused by gRPC."""
 
 
 _Request = TypeVar("_Request")
@@ -56,10 +52,20 @@ class GrpcServer:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: Serve, servicer: FeedServicer) -> AsyncIterator[GrpcServer]:
-        """Listens while entered; when left, refuses new calls and waits `drain_s` for those that have begun."""
+    async def open(
+        cls, settings: Serve, servicer: FeedServicer, *, shares_port: bool = False
+    ) -> AsyncIterator[GrpcServer]:
+        """Listens while entered; when left, refuses new calls and waits `drain_s` for those that have begun.
+
+        `shares_port`: with other processes. Otherwise a port that is taken must be an error, not half of the traffic.
+        """
         last_call = _LastCall()
-        server = grpc.aio.server(interceptors=[last_call], options=_OPTIONS)
+        options = (
+            ("grpc.so_reuseport", int(shares_port)),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", 2 * MAX_METADATA_BYTES),
+        )
+        server = grpc.aio.server(interceptors=[last_call], options=options)
         checks = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         server.add_generic_rpc_handlers((grpc_handlers(servicer),))
@@ -96,50 +102,6 @@ class GrpcServer:
         begun = self._last_call.at = loop.time()
         while (left := min(self._last_call.at + quiet_s, begun + at_most_s) - loop.time()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
-
-
-class ConsoleServer(uvicorn.Server):
-    """The console's port. Signals are the service's own affair."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves the signal handlers as they are."""
-        yield
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, settings: Console, app: FastAPI, drain_s: float) -> AsyncIterator[int]:
-        """Listens while entered; the port. When left, waits `drain_s` for requests that have begun, then cuts them."""
-        listener = _listen(settings.host, settings.port)
-        server = cls(
-            uvicorn.Config(
-                app,
-                log_level=logging.WARNING,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=math.ceil(drain_s),
-            )
-        )
-        task = asyncio.create_task(server.serve(sockets=[listener]), name="console")
-        try:
-            yield int(listener.getsockname()[1])
-        finally:
-            server.should_exit = True
-            await task
-            listener.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # Named, else asyncio leaves Nagle on.
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StartError(f"console.port: {host}:{port} cannot be listened on: {error.strerror or error}") from error
-    return listener
 
 
 def _credentials(settings: Serve) -> grpc.ServerCredentials | None:

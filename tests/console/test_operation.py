@@ -21,7 +21,7 @@ async def test_alive_and_ready_with_a_whole_snapshot(http: httpx.AsyncClient) ->
     ready = await http.get("/readyz")
     assert ready.status_code == 200
     assert ready.json() == {
-        "ready": True, "degraded": False, "snapshot_id": "20260101T000000Z-00000007", "reasons": []
+        "ready": True, "degraded": False, "snapshot_id": "20260101T000000Z-00000007", "reasons": [], "refused": ""
     }  # fmt: skip
 
 

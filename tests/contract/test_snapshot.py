@@ -70,7 +70,7 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
     (flip_byte, "its sha256 is not the manifest's"),
     (Path.unlink, "is missing"),
     (linked, "is a link"),
-    (made_a_folder, "is missing"),
+    (made_a_folder, "is not a file"),
 ]
 
 

@@ -38,7 +38,10 @@ def served(live: Live) -> tuple[str, tuple[Reason, ...]] | None:
 
 
 def refusals(metrics: Metrics) -> float:
-    return metrics.registry.get_sample_value("feedline_snapshots_refused_total") or 0.0
+    whys = ("damaged", "unavailable", "memory", "internal")
+    return sum(
+        metrics.registry.get_sample_value("feedline_snapshots_refused_total", {"why": why}) or 0.0 for why in whys
+    )
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Several processes behind one port: the parent, and the workers that it starts, watches and replaces."""
