@@ -131,7 +131,7 @@ class RedisLink:
 
 
 def expect(answer: object, kind: type[T]) -> T:
-    """Return the answer to a command. Raises `InvalidResponse` when it is of another kind: it answers something else."""
+    """Return the answer to a command. Raises `InvalidResponse` when it is of another kind: of another command."""
     if not isinstance(answer, kind):
         raise InvalidResponse(f"expected an answer of the kind {kind.__name__}, got {type(answer).__name__}")
     return answer

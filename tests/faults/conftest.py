@@ -88,9 +88,7 @@ async def standing(folder: Path, shop: Path, valkey: Server, **sections: dict[st
 
 
 @pytest.fixture
-async def stand(
-    tmp_path: Path, shop: Path, valkey: Server, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Stand]:
+async def stand(tmp_path: Path, shop: Path, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stand]:
     """The service at the known pace."""
     monkeypatch.setattr(wiring, "retrieve", paced)
     async with standing(tmp_path, shop, valkey) as running:

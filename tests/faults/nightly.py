@@ -1,5 +1,5 @@
-"""A night in a few milliseconds, to be killed: the job's own lock, vector store, writer and publication, with models and
-index that were made before. `python -m tests.faults.nightly` runs nights in children of its own, one at a time.
+"""A night in a few milliseconds, to be killed: the job's own lock, vector store, writer and publication, with models
+and index that were made before. `python -m tests.faults.nightly` runs nights in children of its own, one at a time.
 
 The children are forked, so that a thousand of them do not import for an hour: from a process of one thread that has
 neither FAISS nor ONNX Runtime loaded, which it makes sure of.
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from indexer.contract.manifest import MANIFEST
 from indexer.contract.publish import SnapshotWriter, exclusive, new_id, publish
 from indexer.contract.snapshot import current_id, read_manifest
 from indexer.text import Keys
@@ -95,7 +94,7 @@ def main() -> None:
             _, status = os.waitpid(child, 0)
             os.write(1, f"status {os.waitstatus_to_exitcode(status)}\n".encode())
             continue
-        assert len(os.listdir("/proc/self/task")) == 1
+        assert len(list(Path("/proc/self/task").iterdir())) == 1
         root, store, template, night = line.split()
         child = os.fork()
         if child == 0:
@@ -104,7 +103,7 @@ def main() -> None:
 
 def _one(root: Path, store: Path, template: Path, night: int) -> None:
     try:
-        run_night(root, store, template, night, lambda phase: _say(phase))
+        run_night(root, store, template, night, _say)
         _say("done")
     except BaseException as error:
         _say(f"failed {error!r}")

@@ -159,9 +159,7 @@ async def _well_again(stand: Stand) -> None:
 async def _require_stored(stand: Stand, *several: Answers) -> None:
     """What was acknowledged is in the stream, once."""
     async with client_of(stand.server.url) as admin:
-        entries = [
-            entry for stream in await admin.keys("feedline:*:events") for _, entry in await admin.xrange(stream)
-        ]
+        entries = [entry for stream in await admin.keys("feedline:*:events") for _, entry in await admin.xrange(stream)]
     found = [bytes(entry[b"e"]) for entry in entries]
     for answers in several:
         for event_id, session_id in answers.stored.items():
