@@ -130,6 +130,13 @@ class RedisLink:
         return TierUnavailable(reason, detail)
 
 
+def expect(answer: object, kind: type[T]) -> T:
+    """Return the answer to a command. Raises `InvalidResponse` when it is of another kind: of another command."""
+    if not isinstance(answer, kind):
+        raise InvalidResponse(f"expected an answer of the kind {kind.__name__}, got {type(answer).__name__}")
+    return answer
+
+
 def reason_of(error: BaseException) -> Unavailability:
     """Say in one word what went wrong. redis-py wraps a refused login on a Unix socket: the cause is looked at too."""
     match error:

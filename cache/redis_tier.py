@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+
+from redis.asyncio import Redis
 
 from cache.envelope import HEADER_BYTES
-from cache.redis_link import RedisLink
+from cache.redis_link import RedisLink, expect
 
 
 class RedisTier:
@@ -24,8 +25,11 @@ class RedisTier:
 
     async def get(self, key: bytes) -> bytes | None:
         """Return the value, or None. A value above the limit comes truncated, and its checksum says so."""
-        value = await self._link.call(lambda client: client.getrange(self._prefix + key, 0, self._last_byte))
-        return cast("bytes", value) or None  # GETRANGE answers a missing key with an empty value.
+
+        async def read(client: Redis) -> bytes:
+            return expect(await client.getrange(self._prefix + key, 0, self._last_byte), bytes)
+
+        return await self._link.call(read) or None  # GETRANGE answers a missing key with an empty value.
 
     async def set(self, key: bytes, value: bytes, ttl_s: float) -> None:
         """Keep `value` for `ttl_s` seconds, rounded up to milliseconds."""

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from indexer.contract.manifest import MANIFEST
+from indexer.contract.seal import seal_of
 from indexer.contract.snapshot import checksum
 
 
 def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Lets `change` edit the manifest's JSON."""
+    """Lets `change` edit the manifest's JSON, and seals it again."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
     change(manifest)
+    manifest["seal"] = seal_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from indexer.contract.cascade import CascadeSpec
 from indexer.contract.history import RepurchaseSpec
 from indexer.contract.neighbours import NeighbourSpec
 
-FORMAT: Literal[3] = 3
+FORMAT: Literal[4] = 4
 MANIFEST = "manifest.json"
 ITEMS = "items.parquet"
 ID_INDEX = "id_index.npy"
@@ -137,9 +137,10 @@ class GoldenQuery(_Frozen):
 
 
 class Manifest(_Frozen):
-    """The contract of one snapshot. A reader refuses a `format` that it does not know."""
+    """The contract of one snapshot. A reader refuses a `format` that it does not know; 3 is 4 without a seal."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[3, 4] = FORMAT
+    seal: str = Field(default="", pattern="^([0-9a-f]{64})?$", description="sha256 of the rest of it, see `seal`")
     id: str = Field(pattern=ID_PATTERN)
     parent: str | None
     created_at: str

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from indexer.contract.manifest import MANIFEST, FileEntry, Manifest
+from indexer.contract.seal import sealed
 from indexer.contract.snapshot import (
     CURRENT,
     SnapshotError,
@@ -98,7 +99,7 @@ class SnapshotWriter:
             path = self._folder / name
             path.chmod(0o444)
             _fsync(path)
-        _write_durably(self._folder / MANIFEST, manifest.model_dump_json(indent=1))
+        _write_durably(self._folder / MANIFEST, sealed(manifest))
         _fsync(self._folder)
         final = self._root / self._id
         self._folder.rename(final)

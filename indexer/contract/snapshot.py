@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from indexer.contract.manifest import ID_PATTERN, MANIFEST, REQUIRED, FileEntry, Manifest
+from indexer.contract.seal import is_sealed
 
 CURRENT = "CURRENT"
 _CHUNK = 1 << 20
@@ -74,7 +75,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         if path.is_symlink():
             raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: is a link")
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        text = path.read_bytes()
+        manifest = Manifest.model_validate_json(text)
     except OSError as error:
         raise SnapshotUnavailable(f"snapshot {folder.name}: {MANIFEST}: {error.strerror or error}") from error
     except ValidationError as error:
@@ -83,6 +85,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: {where}: {first['msg']}") from error
     if manifest.id != folder.name:
         raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: id: is {manifest.id}, not the folder's name")
+    if not is_sealed(manifest, text):
+        raise SnapshotError(f"snapshot {folder.name}: {MANIFEST}: seal: it was changed after it was written")
     return manifest
 
 

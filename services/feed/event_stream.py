@@ -11,7 +11,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from cache.redis_link import RedisLink
+from cache.redis_link import RedisLink, expect
 from cache.tier import TierUnavailable
 from indexer.contract.purchases import session_tag
 from services.domain import EventType, RecordedEvents, ShopEvent
@@ -135,7 +135,7 @@ class EventStream:
         for event in events:
             keys.append(self._keys.event(tenant, session_id, event.event_id))
             arguments += (pack_entry(batch, event), "" if event.type is EventType.IMPRESSION else pack_event(event))
-        stored = cast("int", await _STORE(client, keys, arguments))
+        stored = expect(await _STORE(client, keys, arguments), int)
         bought = [event for event in events if event.type is EventType.PURCHASE]
         if stored in _REFUSALS or not bought or not batch.user_id or not self._history_limits[1]:
             return stored

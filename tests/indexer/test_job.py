@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -363,38 +361,3 @@ def test_a_damaged_shard_is_said_and_encoded_again(shop: Shop) -> None:
 def test_errors_of_the_user_are_of_one_tree(shop: Shop) -> None:
     with pytest.raises(BuildError, match=r"no column 'title' for title"):
         shop.build([{"item_id": "1", "name": "thing"}], [])
-
-
-_CHILD = """
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from indexer.job import build
-from indexer.progress import PlainLines
-from indexer.settings import IndexSettings
-settings = IndexSettings.model_validate_json(sys.argv[1])
-folder = Path(sys.argv[2])
-build(settings, folder / "catalogue.parquet", folder / "events.jsonl", folder / "snapshots",
-      now=datetime.now(UTC), reporter=PlainLines(sys.stdout))
-"""
-
-
-@pytest.mark.parametrize("stage", ["encode", "teachers", "publish"])
-def test_a_build_that_is_killed_leaves_the_old_snapshot_or_the_new_one_whole(shop: Shop, stage: str) -> None:
-    old = shop.build(plain_items(150), []).snapshot
-    items = [{**item, "title": f"new {item['title']}"} for item in plain_items(150)]
-    write(shop.folder / "catalogue.parquet", items)
-    write(shop.folder / "events.jsonl", plain_events(150, 300))
-    command = [sys.executable, "-c", _CHILD, shop.settings.model_dump_json(), str(shop.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line.startswith(f"{stage}: done"):
-                child.kill()
-                break
-    current = shop.current()
-    assert (current.id == old) == (stage != "publish")
-    summary = shop.build(items, [])
-    assert summary.encoded == 0, "what the killed build encoded is kept"
-    assert not list(shop.out.glob(".building-*"))
-    assert not list(shop.out.glob(".staging-*"))
