@@ -38,14 +38,14 @@ class Scripted(feed_pb2_grpc.FeedServiceServicer):
     def calls(self) -> int:
         return len(self.peers)
 
-    async def GetFeed(  # type: ignore[override]  # noqa: N802
+    async def GetFeed(  # noqa: N802
         self, request: feed_pb2.GetFeedRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> feed_pb2.GetFeedResponse:
         self.peers.append(context.peer())
         await self._script(self.calls - 1, context)
         return feed_pb2.GetFeedResponse(next_page_token=str(self.calls))
 
-    async def RecordEvents(  # type: ignore[override]  # noqa: N802
+    async def RecordEvents(  # noqa: N802
         self, request: feed_pb2.RecordEventsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> feed_pb2.RecordEventsResponse:
         self.peers.append(context.peer())

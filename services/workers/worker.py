@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from services.workers.orders import Orders
 
 READY = "ready"
 """The line on standard output with which a worker says that it listens."""
@@ -28,7 +32,7 @@ def main() -> None:
         sys.exit(f"feedline: {error}")
 
 
-async def _serve(orders: Orders) -> None:  # noqa: F821 - imported where it is needed
+async def _serve(orders: Orders) -> None:
     from services.feed.app import open_app  # noqa: PLC0415
     from services.feed.member import Member  # noqa: PLC0415
 

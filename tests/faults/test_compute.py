@@ -1,4 +1,4 @@
-"""The compute thread, its models or the event loop fail under a running load: no page fails, each says what it lacks."""
+"""The compute thread, its models or the event loop fail under a load: no page fails, each says what it lacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Switch:
     """The real first stage, until it is told to do something else."""
 
     def __init__(self) -> None:
-        self.what = paced
+        self.what: Callable[[Sequence[Work]], Sequence[Retrieved]] = paced
 
     def __call__(self, works: Sequence[Work]) -> Sequence[Retrieved]:
         return self.what(works)

@@ -69,7 +69,7 @@ async def _wrong_types(stand: Stand) -> AsyncIterator[None]:
         keys = [key async for key in admin.scan_iter()]
         for key in keys:
             await admin.rename(key, b"aside:" + key)
-            await admin.hset(key, "not", "what was expected")  # type: ignore[misc]
+            await admin.hset(key, "not", "what was expected")
         yield
         for key in keys:
             await admin.rename(b"aside:" + key, key)
@@ -141,7 +141,7 @@ def _links(stand: Stand) -> list[object]:
 
 
 def _in_use(stand: Stand) -> int:
-    return sum(len(link._client.connection_pool._in_use_connections) for link in _links(stand))  # type: ignore[attr-defined]
+    return sum(len(link._client.connection_pool._in_use_connections) for link in _links(stand))  # type: ignore[attr-defined, misc]
 
 
 async def _well_again(stand: Stand) -> None:
@@ -159,8 +159,8 @@ async def _well_again(stand: Stand) -> None:
 async def _require_stored(stand: Stand, *several: Answers) -> None:
     """What was acknowledged is in the stream, once."""
     async with client_of(stand.server.url) as admin:
-        entries = [entry for stream in await admin.keys("feedline:*:events") for _, entry in await admin.xrange(stream)]
-    found = [bytes(entry[b"e"]) for entry in entries]
+        entries = [entry for stream in await admin.keys("feedline:*:events") for _, entry in await admin.xrange(stream)]  # type: ignore[union-attr]
+    found = [bytes(entry[b"e"]) for entry in entries]  # type: ignore[index, arg-type]
     for answers in several:
         for event_id, session_id in answers.stored.items():
             named = [each for each in found if f'"{event_id}"'.encode() in each and f'"{session_id}"'.encode() in each]

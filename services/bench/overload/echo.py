@@ -49,7 +49,7 @@ async def serve(answer: bytes) -> None:
         def service(self, _details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
             return handler
 
-    handler = grpc.unary_unary_rpc_method_handler(answered)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answered)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     server = grpc.aio.server()

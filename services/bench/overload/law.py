@@ -85,7 +85,8 @@ class Law:
             return None
         scored = max(0.0, 1 - hits - share)
         paid = answered * (scored * self.costs.scored + hits * self.costs.hit)
-        return round((step["service"]["cpu_s_with_children"] - paid) / (share * answered) * 1e3, 4)
+        spent: float = step["service"]["cpu_s_with_children"]
+        return float(round((spent - paid) / (share * answered) * 1e3, 4))
 
 
 def hit_share(step: Figures) -> float:
@@ -98,4 +99,4 @@ def _cores(step: Figures) -> float | None:
     service = step["service"]
     if not service["cores"]:
         return None
-    return round(service["cores"] * service["cpu_s_with_children"] / service["cpu_s"], 3)
+    return float(round(service["cores"] * service["cpu_s_with_children"] / service["cpu_s"], 3))

@@ -153,7 +153,7 @@ def _points(rows: Sequence[Row], name: str) -> list[tuple[float, float]]:
 
 def _non_ok(row: Row) -> float:
     """In hundredths of what was sent."""
-    return 100.0 * int(row["non_ok"]) / max(1, row["non_ok"] + row["answered"])
+    return 100.0 * int(row["non_ok"]) / max(1, int(row["non_ok"]) + int(row["answered"]))
 
 
 def _some(series: Sequence[Line]) -> list[Line]:

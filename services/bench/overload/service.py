@@ -95,5 +95,5 @@ async def tested(target: str, pid: int, options: OverloadOptions) -> AsyncIterat
 
 def _fallback_ms(samples: Sequence[Sample], plan: Plan, place: int) -> dict[str, float | None]:
     """Latency of the fallbacks of one step."""
-    of_step = (samples[at] for at in np.flatnonzero(plan.step == place))
+    of_step = (samples[at] for at in np.flatnonzero(plan.step == place).tolist())
     return quantiles([one.took * 1e3 for one in of_step if one.outcome.code != DROPPED and one.outcome.degraded])
