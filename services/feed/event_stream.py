@@ -9,7 +9,7 @@ from typing import cast
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import InvalidResponse, ResponseError
 
 from cache.redis_link import RedisLink, expect
 from cache.tier import TierUnavailable
@@ -136,6 +136,8 @@ class EventStream:
             keys.append(self._keys.event(tenant, session_id, event.event_id))
             arguments += (pack_entry(batch, event), "" if event.type is EventType.IMPRESSION else pack_event(event))
         stored = expect(await _STORE(client, keys, arguments), int)
+        if stored not in _REFUSALS and not 0 <= stored <= len(events):
+            raise InvalidResponse(f"{stored} of {len(events)} events stored: an answer to another command")
         bought = [event for event in events if event.type is EventType.PURCHASE]
         if stored in _REFUSALS or not bought or not batch.user_id or not self._history_limits[1]:
             return stored
