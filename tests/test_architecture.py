@@ -73,12 +73,14 @@ def test_what_runs_online_starts_without_the_libraries_of_the_nightly_job() -> N
         ("services/turned.py", "import torch", "what runs online imports no training library"),
         ("indexer/contract/turned.py", "import duckdb", "what runs online imports no training library"),
         ("cache/turned.py", "import grpc", "cache knows bytes only"),
+        ("services/planner/turned.py", "import services.settings", "the planner is arithmetic"),
     ],
 )
 def test_the_lint_rule_sees_a_turned_arrow(tmp_path: Path, module: str, line: str, broken: str) -> None:
     """In a copy that holds the packages' outline only: the rules, not today's code, are on trial."""
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    for package in ("cache", "fallback", "indexer", "indexer/contract", "protos", "services", "services/feed"):
+    online = ("services", "services/feed", "services/planner")
+    for package in ("cache", "fallback", "indexer", "indexer/contract", "protos", *online):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     for plain in ("services/settings.py", "cache/key.py", "indexer/job.py"):
